@@ -1,18 +1,22 @@
-"""Splits that fit together, and hiding labels as the papers do."""
+"""Splits that fit together, hiding labels as the papers do, and a split as a dataset of torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from tests.data.sentences import sentences
+from torch import Tensor
+from torch.utils.data import DataLoader
 
+import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.data import load
+from labelgap.data import FeatureVectors
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import ArrayImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
@@ -49,20 +53,13 @@ def official(count: int = 50, shuffle: bool = False) -> tuple[Dataset, NDArray[n
     train, val = paper_split(count)
     if shuffle:
         train = np.random.default_rng(5).permutation(train)
-    data = Dataset(
-        "official",
-        split("train", table.select(train), train),
-        split("val", table.select(val), val),
-        split("test", LabelTable.from_dense(test)),
-    )
-    return data, labels, test
+    first, second = (split(name, table.select(rows), rows) for name, rows in (("train", train), ("val", val)))
+    return Dataset("official", first, second, split("test", LabelTable.from_dense(test))), labels, test
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize(("positives", "negatives"), [(1, 0), (1, 1), (2, 0)])
-def test_labels_are_drawn_on_the_whole_official_set_and_split_afterwards(
-    positives: int, negatives: int, shuffle: bool
-) -> None:
+def test_labels_are_drawn_on_the_whole_official_set_then_split(positives: int, negatives: int, shuffle: bool) -> None:
     data, labels, _ = official(shuffle=shuffle)
     observed = papers_draw(labels, positives, negatives)
     drawn = data.observe(positives, negatives)
@@ -77,56 +74,24 @@ def test_val_is_drawn_in_the_same_pass_and_test_on_its_own() -> None:
     assert drawn.val is not None and drawn.test is not None and data.val is not None and data.val.origin is not None
     assert np.array_equal(drawn.val.labels.to_dense(), papers_draw(labels, 1, 0)[data.val.origin])
     assert np.array_equal(drawn.test.labels.to_dense(), papers_draw(test, 1, 0))
-
-
-def test_a_test_split_with_an_origin_is_a_set_of_its_own() -> None:
-    data, labels, test = official()
     rows = np.array([3, 1, 2])
-    table = LabelTable.from_dense(test[rows])
-    data = Dataset("official", data.train, data.val, split("test", table, rows))
-    drawn = data.observe(splits=("test", "train"))
+    with_origin = replace(data, test=split("test", LabelTable.from_dense(test[rows]), rows))
+    drawn = with_origin.observe(splits=("test", "train"))
     assert drawn.test is not None and data.train.origin is not None
-    in_order = papers_draw(test[[1, 2, 3]], 1, 0)
-    assert np.array_equal(drawn.test.labels.to_dense(), in_order[[2, 0, 1]])
+    assert np.array_equal(drawn.test.labels.to_dense(), papers_draw(test[[1, 2, 3]], 1, 0)[[2, 0, 1]])
     assert np.array_equal(drawn.train.labels.to_dense(), papers_draw(labels, 1, 0)[data.train.origin])
 
 
-def test_what_was_known_is_kept_as_truth_and_the_other_splits_stay() -> None:
+def test_observing_keeps_the_truth_from_which_the_next_draw_is_and_revealing_undoes_it() -> None:
     data, _, _ = official()
     drawn = data.observe()
     assert drawn.train.truth is data.train.labels and drawn.train.evaluation_labels is data.train.labels
-    assert drawn.val is data.val and drawn.test is data.test
-    assert data.train.truth is None
-
-
-def test_observing_twice_draws_from_the_truth_not_from_what_is_left() -> None:
-    data, _, _ = official()
-    again = data.observe(positives=1, negatives=0).observe(positives="all", negatives="all")
-    assert again.train.labels == data.train.labels
-    assert [rule for rule in sentences(again) if rule.startswith("train shows")] == [sentences(again)[-1]]
-
-
-def test_revealing_undoes_observing_and_says_so() -> None:
-    data, _, _ = official()
+    assert drawn.val is data.val and drawn.test is data.test and data.train.truth is None
+    again = drawn.observe(positives="all", negatives="all")
+    assert again.train.labels == data.train.labels and len(again.findings) == len(drawn.findings)
     whole = data.observe(splits=("train", "val")).reveal()
     assert whole.train.labels is data.train.labels and whole.train.truth is data.train.labels
-    assert whole.val is not None and not whole.val.labels.complete
-    assert sentences(whole)[-1] == "train shows every label that is known" and len(sentences(whole)) == 2
-
-
-def test_the_real_voc_labels_come_out_bit_for_bit(shared_data: Path) -> None:
-    with np.load(shared_data / "voc2012_resnet50_448.npz") as stored:
-        train_ids, val_ids, classes = (stored[name].tolist() for name in ("train_ids", "val_ids", "classes"))
-        train, val, observed = (stored[name] for name in ("train_truth", "val_truth", "train_observed"))
-    rank = {name: row for row, name in enumerate(sorted(train_ids + val_ids))}
-    origins = [np.array([rank[image] for image in ids]) for ids in (train_ids, val_ids)]
-    data = Dataset(
-        "voc2012",
-        split("train", LabelTable.from_dense(train, classes, train_ids), origins[0]),
-        split("val", LabelTable.from_dense(val, classes, val_ids), origins[1]),
-    )
-    assert [rows.tolist() for rows in origins] == [rows.tolist() for rows in paper_split(len(rank))]
-    assert np.array_equal(data.observe(positives=1, negatives=0, seed=1200).train.labels.to_dense(), observed)
+    assert whole.val is not None and not whole.val.labels.complete and len(whole.findings) == 2
 
 
 def boxed(part: Split, areas: NDArray[np.int64]) -> Split:
@@ -151,7 +116,7 @@ def test_the_largest_boxes_of_the_official_set_decide_what_is_salient(shuffle: b
     assert np.array_equal(drawn.train.labels.to_dense(), expected[train])
     assert np.array_equal(drawn.val.labels.to_dense(), expected[val])
     kept, known = (table.counts().total[0] for table in (drawn.train.labels, data.train.labels))
-    assert f"train shows {kept} of {known} present labels (salient, seed 0: " in sentences(drawn)[-2]
+    assert f"train shows {kept} of {known} " in sentences(drawn)[-2]
     again = data.observe("small-overlooked", negatives="all", share=0.5, side=10)
     table = LabelTable.from_dense(labels)
     whole = table.observe("small-overlooked", "all", sizes=areas[table.rows, table.columns], share=0.5, side=10)
@@ -161,27 +126,25 @@ def test_the_largest_boxes_of_the_official_set_decide_what_is_salient(shuffle: b
 def test_a_rule_by_size_asks_for_boxes_and_the_others_do_not() -> None:
     data, _, _ = official()
     for rule in ("salient", "small-overlooked"):
-        with pytest.raises(InputError, match=f"official: train has no boxes, and '{rule}' draws .*--annotations"):
+        with pytest.raises(InputError, match=f"'{rule}' .*--annotations"):
             data.observe(rule)
     assert all(data.observe(rule).train.truth is data.train.labels for rule in ("rare-overlooked", "annotators"))
 
 
-def test_a_split_that_is_not_there_cannot_be_observed() -> None:
-    data = Dataset("plain", split("train", LabelTable.from_dense(full_labels(5))))
-    with pytest.raises(InputError, match="plain has no split 'val': there is train"):
-        data.observe(splits=("val",))
+def test_splits_that_are_not_there_or_do_not_fit_are_refused() -> None:
+    table = LabelTable.from_dense(full_labels(5))
+    data = Dataset("plain", split("train", table))
     assert repr(data) == "Dataset(plain: 5 train; 6 classes)"
     other = split("test", LabelTable.from_dense(full_labels(5), classes=list("bacdef")))
-    with pytest.raises(InputError, match="test has other classes than train"):
-        Dataset("mixed", data.train, None, other)
-
-
-def test_images_and_labels_must_be_as_many() -> None:
-    table = LabelTable.from_dense(full_labels(5))
-    with pytest.raises(InputError, match="train has 4 images and 5 rows of labels"):
-        Split("train", pixels(4), table)
-    with pytest.raises(InputError, match="train has 5 images and 4 rows of truth"):
-        Split("train", pixels(5), table, table.select(range(4)))
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("'val'", lambda: data.observe(splits=("val",))),
+        ("test .* train", lambda: Dataset("mixed", data.train, None, other)),
+        ("4 images and 5 rows", lambda: Split("train", pixels(4), table)),
+        ("5 images and 4 rows", lambda: Split("train", pixels(5), table, table.select(range(4)))),
+    ]
+    for named, make in wrong:
+        with pytest.raises(InputError, match=named):
+            make()
 
 
 def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:
@@ -191,24 +154,58 @@ def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:
     page = ElementTree.fromstring(data._repr_html_())
     text = " ".join(page.itertext())
     assert page.find(".//img") is None and text.count(evil) == 2
-    assert "2 images: 1 label present, 1 absent, 2 unknown" in text and "1 image: " in text
+    assert "1 label present, 1 absent, 2 unknown" in text
 
 
 def test_a_selection_has_the_boxes_of_its_images_under_their_new_numbers() -> None:
-    boxes = Boxes(
-        rows=np.array([2, 0, 2, 1]),
-        classes=np.array([0, 1, 1, 0]),
-        corners=np.arange(16, dtype=np.float64).reshape(4, 4),
-        difficult=np.array([True, False, False, True]),
-    )
+    corners, difficult = np.arange(16, dtype=np.float64).reshape(4, 4), np.array([True, False, False, True])
+    boxes = Boxes(np.array([2, 0, 2, 1]), np.array([0, 1, 1, 0]), corners, difficult)
+    part = Split("train", pixels(3), LabelTable.from_dense(np.ones((3, 2))), boxes=boxes).select(np.array([1, 0]))
+    assert part.boxes is not None and part.boxes.rows.tolist() == [0, 1]
     chosen = boxes.select(np.array([2, 0, 2]))
+    assert chosen.difficult is not None
     assert chosen.rows.tolist() == [0, 0, 1, 2, 2] and chosen.classes.tolist() == [0, 1, 1, 0, 1]
     assert chosen.corners[:, 0].tolist() == [0, 8, 4, 0, 8]
-    assert chosen.difficult is not None and chosen.difficult.tolist() == [True, False, False, True, False]
-    data = load("digits", train=9, val=0, test=0)
-    assert data.train.boxes is not None
-    part = data.train.select(np.array([7, 3])).boxes
-    assert part is not None
-    for number, row in enumerate((7, 3)):
-        own = data.train.boxes.rows == row
-        assert np.array_equal(part.corners[part.rows == number], data.train.boxes.corners[own])
+    assert chosen.difficult.tolist() == [True, False, False, True, False]
+
+
+def to_unit(image: Tensor) -> Tensor:
+    return image.float() / 255
+
+
+@pytest.fixture(scope="module")
+def train() -> Split:
+    return lg.load("digits", train=10, val=0, test=0).train
+
+
+def test_an_item_is_an_image_its_observed_labels_and_its_row(train: Split) -> None:
+    assert isinstance(train, torch.utils.data.Dataset) and len(train) == 10
+    image, labels, index = train[4]
+    assert image.dtype == torch.uint8 and image.shape == (1, 64, 64)
+    assert np.array_equal(image.numpy()[0], train.images[4][..., 0])
+    assert torch.equal(labels, train.labels.batch([4])[0]) and index == 4
+    assert train[-1][2] == 9
+    with pytest.raises(IndexError, match="train has 10 images"):
+        train[10]
+    assert len(list(train)) == 10  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_feeds_a_loss(train: Split, workers: int) -> None:
+    batches = DataLoader(train.with_transform(to_unit), batch_size=4, shuffle=True, num_workers=workers)
+    loss_fn = lg.loss("an")
+    seen = []
+    for images, labels, index in batches:
+        assert images.dtype == torch.float32 and images.max() <= 1
+        assert torch.equal(labels, train.labels.batch(index.tolist()))
+        assert loss_fn(images.mean(dim=(1, 2, 3))[:, None].expand(-1, 10), labels).isfinite()
+        seen += index.tolist()
+    assert sorted(seen) == list(range(10))
+
+
+def test_feature_vectors_take_the_place_of_images() -> None:
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    split = Split("train", FeatureVectors(vectors), LabelTable.from_dense([[1], [-1]]))
+    features, labels, index = next(iter(DataLoader(split, batch_size=2)))
+    assert torch.equal(features, torch.from_numpy(vectors)) and labels.tolist() == [[1], [-1]]
+    assert index.tolist() == [0, 1]

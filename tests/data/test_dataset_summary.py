@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from numpy.typing import ArrayLike
 
 from labelgap.data import ArrayImages, Dataset, Split, load
-from labelgap.data.summary import measurable_classes, summarize
+from labelgap.data.summary import describe_capabilities, measurable_classes, summarize
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 
@@ -72,52 +72,39 @@ def test_what_looks_wrong_is_found_and_named() -> None:
     assert "all_known" not in found
 
 
-def test_accuracy_is_promised_only_where_a_training_would_count_the_class() -> None:
-    val = split("val", [[1, 1], [1, 0], [1, 0], [0, 0], [0, 0], [-1, -1]])  # by chance 0.7 and 0.46
-    summary = summarize(Dataset("toy", split("train", [[1, -1], [-1, 1]]), val))
-    assert summary.splits["val"].measurable == 1 and measurable_classes(val).tolist() == [False, True]
-    assert "choose epochs and thresholds by accuracy on val, over 1 of 2 classes" in summary.can
-    assert "1 of 2 classes lack a known present or enough known absents there" in summary.cannot[0]
-
-
 def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
     train = split("train", [[1, -1, -1]] * 3)
     test = split("test", [[1, 1, -1], [0, 1, 1]])
     summary = summarize(Dataset("toy", train, None, test))
     assert measurable_classes(test).tolist() == [True, False, False]
-    assert "measure accuracy on test, over 1 of 3 classes" in summary.can
-    assert summary.cannot == (
-        "measure accuracy on train, out of fold: 3 of 3 classes have no known absent there",
-        "measure accuracy of the others on test: 2 of 3 classes have no known absent there; "
-        "to change that, label 2 random train and test images each in full",
-    )
+    assert any("test, over 1 of 3" in each for each in summary.can)
+    assert [each.count("3 of 3") + 2 * each.count("2 of 3") for each in summary.cannot] == [1, 2]
     assert [row.measurable for row in summary.classes] == [("test",), (), ()]
+    val = split("val", [[1, 1], [1, 0], [1, 0], [0, 0], [0, 0], [-1, -1]])  # by chance 0.7 and 0.46
+    summary = summarize(Dataset("toy", split("train", [[1, -1], [-1, 1]]), val))
+    assert summary.splits["val"].measurable == 1 and measurable_classes(val).tolist() == [False, True]
 
 
 def test_nothing_to_learn_from_means_no_next_command() -> None:
     summary = summarize(Dataset("toy", split("train", [[0, -1]])))
-    assert summary.next == "" and summary.cannot[0] == "train: no class is known to be present in a train image"
+    assert summary.next == "" and summary.cannot[0].startswith("train")
 
 
 def test_the_next_command_is_what_was_typed() -> None:
     data = load("digits", train=20, val=5, test=5)
     assert summarize(data).next == "labelgap train digits --out runs/first"
-    assert (
-        summarize(data, "'my tags.csv' --images x").next == "labelgap train 'my tags.csv' --images x --out runs/first"
-    )
+    assert summarize(data, "'my t' --images x").next == "labelgap train 'my t' --images x --out runs/first"
     by_hand = Dataset("toy", split("train", [[1]]))
     assert summarize(by_hand).next == "labelgap.fit(data, out='runs/first')"
 
 
 def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_measured() -> None:
-    from labelgap.data.summary import describe_capabilities
-
     images = ArrayImages(np.zeros((2, 4, 4), np.uint8))
     train = Split("train", images, LabelTable.from_dense([[1, 1, 1], [-1, -1, 1]]))
     val = Split("val", images, LabelTable.from_dense([[1, 1, 1], [0, -1, -1]]))
     can, cannot = describe_capabilities(Dataset("few", train, val))
-    assert "choose thresholds by accuracy on val, over 1 of 3 classes" in can
-    assert any(sentence.startswith("choose epochs by accuracy: that takes half") for sentence in cannot)
+    assert any(each.startswith("choose thresholds") for each in can)
+    assert any(each.startswith("choose epochs") for each in cannot)
 
 
 def test_a_table_without_a_gap_is_no_fault() -> None:

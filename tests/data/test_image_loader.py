@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from labelgap.core.errors import InputError
 from labelgap.data.images import ArrayImages, FileImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize, flip_mask
+
+SPAWNED = {"workers": 1, "start_method": "spawn"}
 
 
 @pytest.fixture(scope="module")
@@ -81,28 +84,11 @@ def test_the_coin_follows_its_definition() -> None:
         assert flip_mask(seed, epoch, rows).tolist() == [reference_flip(seed, epoch, row) for row in rows]
 
 
-def test_the_coin_is_fair_and_every_epoch_and_seed_has_its_own() -> None:
-    rows = np.arange(20_000)
-    coins = [flip_mask(seed, epoch, rows) for seed in (0, 1) for epoch in (1, 2, 3)]
-    for i, one in enumerate(coins):
-        assert abs(one.mean() - 0.5) < 0.02 and abs((one[1:] == one[:-1]).mean() - 0.5) < 0.02
-        for other in coins[:i]:
-            assert abs((one == other).mean() - 0.5) < 0.02
-
-
-def test_the_number_of_processes_changes_nothing(files: FileImages) -> None:
+@pytest.mark.parametrize("how", [{"workers": 2}, pytest.param(SPAWNED, marks=pytest.mark.slow)])
+def test_processes_change_nothing_however_they_are_started(files: FileImages, how: dict[str, Any]) -> None:
     order = np.random.default_rng(3).permutation(len(files))
-    here, there = (
-        everything(ImageLoader(files, order, transform=Resize(5, 9), batch_size=4, epoch=2, workers=workers))
-        for workers in (0, 2)
-    )
-    assert here[0] == there[0] and torch.equal(here[1], there[1])
-
-
-@pytest.mark.slow
-def test_processes_that_are_not_forked_work_too(files: FileImages) -> None:
-    here = everything(ImageLoader(files, transform=Resize(5, 9)))
-    there = everything(ImageLoader(files, transform=Resize(5, 9), workers=1, start_method="spawn"))
+    settings: dict[str, Any] = {"transform": Resize(5, 9), "batch_size": 4, "epoch": 2}
+    here, there = (everything(ImageLoader(files, order, **settings, **each)) for each in ({}, how))
     assert here[0] == there[0] and torch.equal(here[1], there[1])
 
 
@@ -128,10 +114,9 @@ def test_more_processes_than_processors_do_not_warn(array: NDArray[np.uint8]) ->
 
 
 def test_senseless_arguments_are_refused(array: NDArray[np.uint8]) -> None:
-    images = ArrayImages(array)
-    with pytest.raises(InputError, match="batch size"):
-        ImageLoader(images, transform=Resize(8), batch_size=0)
-    with pytest.raises(InputError, match="channels"):
-        ImageLoader(images, transform=Resize(8), channels=2)
-    with pytest.raises(InputError, match="row 23"):
-        ImageLoader(images, [23], transform=Resize(8))
+    cases: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("batch size", {"batch_size": 0}), ("channels", {"channels": 2}), ("row 23", {"rows": [23]})
+    )  # fmt: skip
+    for named, wrong in cases:
+        with pytest.raises(InputError, match=named):
+            ImageLoader(ArrayImages(array), wrong.pop("rows", None), transform=Resize(8), **wrong)

@@ -5,6 +5,7 @@ import pickle
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,24 +27,18 @@ def read(folder: Path, name: str) -> NDArray[np.uint8]:
     return FileImages(folder, [name])[0]
 
 
-def test_an_array_gives_height_width_channels_and_its_names() -> None:
+def test_an_array_gives_height_width_channels_and_its_names_in_the_order_asked_for() -> None:
     gray = ArrayImages(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), ["a", "b"])
     assert gray[1].shape == (3, 4, 1) and gray[1][2, 3, 0] == 23
     assert len(gray) == 2 and gray.names == ("a", "b")
-    assert ArrayImages(np.zeros((2, 3, 4, 3), np.uint8))[0].shape == (3, 4, 3)
-
-
-def test_select_keeps_the_order_asked_for() -> None:
-    images = ArrayImages(np.arange(5, dtype=np.uint8).reshape(5, 1, 1)).select([3, 0, 3])
-    assert [int(images[row][0, 0, 0]) for row in range(3)] == [3, 0, 3] and images.names == ("3", "0", "3")
-    assert len(images.select([])) == 0
+    chosen = gray.select([1, 0, 1])
+    assert [int(chosen[row][2, 3, 0]) for row in range(3)] == [23, 11, 23] and chosen.names == ("b", "a", "b")
+    assert len(gray.select([])) == 0 and ArrayImages(np.zeros((2, 3, 4, 3), np.uint8))[0].shape == (3, 4, 3)
 
 
 def test_arrays_that_are_no_images_are_refused() -> None:
-    for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1)):
-        with pytest.raises(InputError):
-            ArrayImages(np.zeros(shape, np.uint8))
-    for array, names in ((np.zeros((2, 4, 4)), None), (np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])):
+    wrong = [(np.zeros(shape, np.uint8), None) for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1))]
+    for array, names in (*wrong, (np.zeros((2, 4, 4)), None), (np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])):
         with pytest.raises(InputError):
             ArrayImages(array, names)  # type: ignore[arg-type]
 
@@ -89,27 +84,15 @@ def test_sources_survive_pickling(tmp_path: Path) -> None:
 def test_exif_orientation_is_applied(tmp_path: Path, suffix: str, orientation: int) -> None:
     """The stored pixels are turned back by hand; after reading, the image must be upright."""
     upright = np.kron(ramp(), np.ones((16, 16, 1), np.uint8))
-    stored = {
-        1: upright,
-        2: upright[:, ::-1],
-        3: upright[::-1, ::-1],
-        4: upright[::-1],
-        5: upright.transpose(1, 0, 2),
-        6: np.rot90(upright, 1),
-        7: upright[::-1, ::-1].transpose(1, 0, 2),
-        8: np.rot90(upright, -1),
-    }[orientation]
+    turned = [upright, upright[:, ::-1], upright[::-1, ::-1], upright[::-1], upright.transpose(1, 0, 2)]
+    turned += [np.rot90(upright, 1), upright[::-1, ::-1].transpose(1, 0, 2), np.rot90(upright, -1)]
+    stored = turned[orientation - 1]
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / f"a.{suffix}", exif=exif, quality=95)
     got = read(tmp_path, f"a.{suffix}")
     assert got.shape == upright.shape
     assert np.abs(got.astype(int) - upright).mean() < 8
-
-
-def test_exif_that_makes_no_sense_is_passed_over(tmp_path: Path) -> None:
-    Image.fromarray(ramp()).save(tmp_path / "a.jpg", exif=b"Exif\0\0garbage that is no TIFF header")
-    assert read(tmp_path, "a.jpg").shape == (6, 10, 3)
 
 
 def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) -> None:
@@ -125,31 +108,22 @@ def test_palettes_are_looked_up_with_and_without_transparency(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("mode", "color", "expected"),
+    ("mode", "suffix", "color", "expected"),
     [
-        ("RGBA", (200, 0, 0, 0), (255, 255, 255)),
-        ("RGBA", (200, 0, 0, 255), (200, 0, 0)),
-        ("RGBA", (200, 0, 0, 51), (244, 204, 204)),
-        ("LA", (100, 255), (100, 100, 100)),
-        ("LA", (100, 0), (255, 255, 255)),
+        ("CMYK", "jpg", (0, 255, 255, 0), (255, 0, 0)),
+        ("CMYK", "tif", (0, 0, 0, 255), (0, 0, 0)),
+        ("1", "png", 1, (255, 255, 255)),
+        ("YCbCr", "jpg", (128, 128, 128), (128, 128, 128)),
+        ("RGBA", "png", (200, 0, 0, 0), (255, 255, 255)),
+        ("RGBA", "png", (200, 0, 0, 255), (200, 0, 0)),
+        ("RGBA", "png", (200, 0, 0, 51), (244, 204, 204)),
+        ("LA", "png", (100, 255), (100, 100, 100)),
+        ("LA", "png", (100, 0), (255, 255, 255)),
     ],
 )
-def test_transparency_is_laid_on_white(
-    tmp_path: Path, mode: str, color: tuple[int, ...], expected: tuple[int, ...]
-) -> None:
-    Image.new(mode, (3, 2), color).save(tmp_path / "a.png")
-    assert np.abs(read(tmp_path, "a.png").astype(int) - expected).max() <= 1
-
-
-def test_cmyk_and_one_bit_and_ycbcr_become_rgb(tmp_path: Path) -> None:
-    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)
-    assert np.abs(read(tmp_path, "a.jpg").astype(int) - [255, 0, 0]).max() < 12
-    Image.new("CMYK", (16, 16), (0, 0, 0, 255)).save(tmp_path / "a.tif")
-    assert (read(tmp_path, "a.tif") == 0).all()
-    Image.new("1", (5, 5), 1).save(tmp_path / "bit.png")
-    assert (read(tmp_path, "bit.png") == 255).all()
-    Image.new("YCbCr", (16, 16), (128, 128, 128)).save(tmp_path / "y.jpg")
-    assert np.abs(read(tmp_path, "y.jpg").astype(int) - 128).max() <= 2
+def test_every_mode_becomes_rgb(tmp_path: Path, mode: str, suffix: str, color: Any, expected: tuple[int, ...]) -> None:
+    Image.new(mode, (16, 16), color).save(tmp_path / f"a.{suffix}", quality=95)
+    assert np.abs(read(tmp_path, f"a.{suffix}").astype(int) - expected).max() <= (12 if suffix == "jpg" else 1)
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
@@ -166,19 +140,17 @@ def test_samples_of_sixteen_bits_are_scaled_and_not_clipped(tmp_path: Path, suff
 
 
 @pytest.mark.parametrize(("values", "expected"), [([0, 0.5, 1], 128), ([0, 100, 200], 100), ([0, 32768, 65535], 128)])
-def test_real_numbers_are_scaled_by_the_full_scale_that_holds_them(
-    tmp_path: Path, values: list[float], expected: int
-) -> None:
+def test_real_numbers_are_scaled_by_the_next_full_scale(tmp_path: Path, values: list[float], expected: int) -> None:
     Image.fromarray(np.array([values], dtype=np.float32)).save(tmp_path / "a.tif")
     assert read(tmp_path, "a.tif")[0, 1].tolist() == [expected] * 3
 
 
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
 def png(width: int, height: int, depth: int, color: int, lines: list[bytes]) -> bytes:
     """A PNG written by hand."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
     header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
     packed = zlib.compress(b"".join(b"\0" + line for line in lines))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
@@ -196,20 +168,14 @@ def test_files_that_are_no_whole_image_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.jpg").write_text("not an image")
     (tmp_path / "folder.jpg").mkdir()
     os.mkfifo(tmp_path / "pipe.jpg")  # reading it would never end
-    for name, reason in {
-        "empty.jpg": "is empty",
-        "text.jpg": "is not an image",
-        "folder.jpg": "is a folder",
-        "none.jpg": "does not exist",
-        "pipe.jpg": "is not an ordinary file",
-    }.items():
-        with pytest.raises(InputError, match=f"{name} {reason}"):
+    for name in ("empty.jpg", "text.jpg", "folder.jpg", "none.jpg", "pipe.jpg"):
+        with pytest.raises(InputError, match=name):
             read(tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["../a.png", "sub/../../a.png", "/etc/a.png", "..", "", " ", "a\0.png"])
 def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"leads out of|not the name"):
+    with pytest.raises(InputError, match=r"out|name"):
         FileImages(tmp_path, ["fine.png", name])
 
 

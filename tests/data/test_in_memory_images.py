@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from tests.training.untrained_run import CLASSES, make_run
 
@@ -16,27 +15,12 @@ from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Split
 from labelgap.data.in_memory import InMemoryImages, as_image_source
 from labelgap.labels import LabelTable
-from labelgap.training import Run
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("runs") / "a")
-
-
-@pytest.fixture(scope="module")
-def pixels() -> NDArray[np.uint8]:
-    return np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
-
-
-@pytest.fixture(scope="module")
-def expected(run: Run, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return run.predict(ArrayImages(pixels), device="cpu")
-
-
-def test_every_form_of_images_gives_the_same_scores(
-    run: Run, pixels: NDArray[np.uint8], expected: NDArray[np.float32], tmp_path: Path
-) -> None:
+def test_every_form_of_images_gives_the_same_scores(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
+    expected = run.predict(ArrayImages(pixels), device="cpu")
     for number, image in enumerate(pixels):
         Image.fromarray(image).save(tmp_path / f"{number}.png")
     files = [tmp_path / f"{number}.png" for number in range(3)]
@@ -62,25 +46,15 @@ def test_every_form_of_images_gives_the_same_scores(
     ones = [files[1], str(files[1]), Image.open(files[1]), pixels[1], first[1], first[1] / 255]
     for one in ones:
         np.testing.assert_allclose(run.predict(one, device="cpu"), expected[1:2], atol=1e-6)
-
-
-def test_gray_images_in_every_form(run: Run) -> None:
-    gray = np.random.default_rng(1).integers(0, 256, (2, 40, 30), dtype=np.uint8)
+    gray = pixels[..., 0]
     expected = run.predict(ArrayImages(gray), device="cpu")
     for way in (gray, gray[..., None], torch.from_numpy(gray)[:, None], [Image.fromarray(each) for each in gray]):
         np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6)
     np.testing.assert_allclose(run.predict(gray[0], device="cpu"), expected[:1], atol=1e-6)
-
-
-def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
-    on_features = make_run(tmp_path / "b", backbone="features", width=5)
-    vectors = np.random.default_rng(0).normal(size=(4, 5))
-    for way in (vectors, vectors.astype(np.float16), torch.from_numpy(vectors)):
-        assert on_features.predict(way, device="cpu").shape == (4, 3)
-    with pytest.raises(InputError, match="trained on images: it needs pixels"):
-        run.predict(vectors, device="cpu")
-    with pytest.raises(InputError, match="cannot read images"):
-        on_features.predict(np.zeros((4, 4, 3), np.uint8), device="cpu")
+    source = InMemoryImages(list(pixels))
+    chosen = source.select([2, 0])
+    assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])
+    assert source.fingerprint() != chosen.fingerprint() == InMemoryImages([pixels[2], pixels[0]]).fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -89,9 +63,9 @@ def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
         (7, "not int"),
         (b"bytes", "not bytes"),
         ([1, 2], "item 0 is a int"),
-        (["a.jpg", np.zeros((4, 4), np.uint8)], "item 0 is a str.*cannot be mixed"),
+        (["a.jpg", np.zeros((4, 4), np.uint8)], "item 0 is a str"),
         (np.zeros((4, 4, 3), np.int64), "an array of int64"),
-        (np.full((4, 4, 3), 200.0), "from 200 to 200.*Divide by 255"),
+        (np.full((4, 4, 3), 200.0), "200 to 200"),
         (torch.full((3, 4, 4), -1.0), "from -1 to -1"),
         (torch.full((3, 4, 4), float("nan")), "from nan"),
         (torch.zeros(4, 4, 3), r"a tensor of shape \(4, 4, 3\)"),
@@ -106,10 +80,3 @@ def test_features_are_for_runs_on_features(run: Run, tmp_path: Path) -> None:
 def test_what_is_no_image_is_rejected_with_a_reason(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         as_image_source(given)
-
-
-def test_images_in_memory_are_an_image_source(pixels: NDArray[np.uint8]) -> None:
-    source = InMemoryImages(list(pixels))
-    chosen = source.select([2, 0])
-    assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])
-    assert source.fingerprint() != chosen.fingerprint() == InMemoryImages([pixels[2], pixels[0]]).fingerprint()

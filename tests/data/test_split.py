@@ -10,23 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from tests.data.sentences import sentences
+from tests.data.test_scanning import scene
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
+from labelgap.data.findings import LeaksAllowed
 from labelgap.data.readers.table import load_csv
 from labelgap.data.split import hash_split, hold_out_val
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 
 
 def image(seed: int, size: tuple[int, int] = (160, 120)) -> Image.Image:
-    """An image with shapes of its own, eight coloured rectangles, at any size."""
-    random = np.random.default_rng(seed)
-    pixels = np.full((120, 160, 3), random.integers(0, 256, 3), dtype=np.uint8)
-    for _ in range(8):
-        left, right = sorted(random.integers(0, 160, 2))
-        top, bottom = sorted(random.integers(0, 120, 2))
-        pixels[top:bottom, left:right] = random.integers(0, 256, 3)
-    return Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS)
+    """An image with shapes of its own, at any size."""
+    return scene(seed).resize(size, Image.Resampling.LANCZOS)
 
 
 def album(folder: Path, rows: list[str], header: str = "image,split,cat") -> Path:
@@ -54,7 +50,7 @@ def test_the_images_of_a_group_are_kept_together_and_blanks_are_no_group(tmp_pat
         for group in range(4, 12):
             assert len({placed[f"{number:02d}.png"] for number in range(group * 5, group * 5 + 5)}) == 1
         assert len({placed[f"{number:02d}.png"] for number in range(20)}) > 1
-    assert sentences(data)[-1] == "the images of each of 8 groups are kept in one fold"
+    assert "8 groups" in sentences(data)[-1]
 
 
 def test_copies_are_kept_together(tmp_path: Path) -> None:
@@ -69,9 +65,11 @@ def test_copies_are_kept_together(tmp_path: Path) -> None:
     for number in range(8):
         assert len({placed[name] for name in (f"{number:02d}.png", f"copy{number}.png", f"large{number}.jpg")}) == 1
     assert len(set(placed.values())) == 40
-    assert sentences(data)[-1] == "8 exact and 8 near duplicates: kept in one fold"
+    assert sentences(data)[-1].startswith("8 exact and 8 near")
     exact_only = load_csv(tmp_path / "tags.csv", duplicates="exact")
-    assert sentences(exact_only)[-1] == "8 exact duplicates: kept in one fold"
+    assert sentences(exact_only)[-1].startswith("8 exact duplicates")
+    held = split_of(hold_out_val(data))
+    assert "val" in held.values() and all(held[f"{n:02d}.png"] == held[f"copy{n}.png"] for n in range(8))
     assert "duplicate" not in sentences(load_csv(tmp_path / "tags.csv", duplicates="off"))[-1]
 
 
@@ -83,28 +81,14 @@ def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Pa
     table = album(tmp_path, rows)
     with pytest.raises(ProblemsError) as caught:
         load_csv(table)
-    assert [(each.line, each.message) for each in caught.value.problems] == [
-        (3, "b.png (test) is the same file as a.png (train, line 4)"),
-        (6, "c.jpg (val) looks like a.png (train, line 4)"),
-    ]
-    assert "--allow-leaks" in str(caught.value)
+    assert [each.line for each in caught.value.problems] == [3, 6] and "--allow-leaks" in str(caught.value)
+    assert all("a.png (train, line 4)" in each.message for each in caught.value.problems)
     data = load_csv(table, allow_leaks=True)
     assert [len(split) for split in data.splits] == [2, 2, 1]
-    assert any(rule.endswith("images of one split are in another as well, as allowed") for rule in sentences(data))
+    assert any(isinstance(each, LeaksAllowed) for each in data.findings)
     with pytest.raises(ProblemsError, match="1 problem,"):
         load_csv(table, duplicates="exact")
     assert len(load_csv(table, duplicates="off").splits) == 3
-
-
-def test_val_is_held_out_of_train_without_dividing_copies(tmp_path: Path) -> None:
-    album(tmp_path, [f"{number}.png,train,{number % 2}" for number in range(20)])
-    for number in range(20):
-        (tmp_path / f"copy{number}.png").write_bytes((tmp_path / f"{number}.png").read_bytes())
-    rows = [f"{name},train,{number % 2}" for number in range(20) for name in (f"{number}.png", f"copy{number}.png")]
-    data = hold_out_val(load_csv(album(tmp_path, rows)))
-    placed = split_of(data)
-    assert all(placed[f"{number}.png"] == placed[f"copy{number}.png"] for number in range(20))
-    assert data.val is not None and len(data.val) == 2
 
 
 def random_table(count: int, classes: int, seed: int, share: float = 0.3) -> LabelTable:
@@ -119,9 +103,7 @@ def splits(table: LabelTable, seed: int = 0) -> dict[str, int]:
 
 @settings(max_examples=30)
 @given(count=st.integers(0, 60), classes=st.integers(1, 5), tenths=st.integers(1, 2), seed=st.integers(0, 10_000))
-def test_every_row_is_in_one_split_and_every_class_in_the_first(
-    count: int, classes: int, tenths: int, seed: int
-) -> None:
+def test_a_row_is_in_one_split_and_a_class_in_the_first(count: int, classes: int, tenths: int, seed: int) -> None:
     table = random_table(count, classes, seed)
     parts = hash_split(table, tenths, seed)
     assert len(parts) == tenths + 1
@@ -133,9 +115,7 @@ def test_every_row_is_in_one_split_and_every_class_in_the_first(
 
 @settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), data=st.data())
-def test_rows_that_are_added_removed_moved_or_relabeled_leave_the_others_where_they_are(
-    seed: int, data: st.DataObject
-) -> None:
+def test_rows_that_change_leave_the_others_where_they_are(seed: int, data: st.DataObject) -> None:
     table = random_table(300, 3, seed)
     before = splits(table)
     rows = data.draw(st.permutations(range(300)))
@@ -155,6 +135,14 @@ def test_a_tenth_is_held_out_twice_and_classes_come_out_evenly_as_chance_has_it(
         assert table.select(part).counts().present / len(part) == pytest.approx([0.3, 0.3], abs=0.04)
 
 
+def test_groups_stay_together_and_need_one_number_a_row() -> None:
+    table, group = random_table(400, 2, 0), np.arange(400) // 4
+    parts = hash_split(table, 2, 0, group)
+    assert sum(len({*group[part].tolist()}) for part in parts) == 100
+    with pytest.raises(InputError, match="every row"):
+        hash_split(table, 2, 0, [1, 2])
+
+
 def test_the_only_image_of_a_class_is_trained_on() -> None:
     names = [f"{number}.jpg" for number in range(200)]
     first = LabelTable.from_dense(np.zeros((200, 1)), images=names)
@@ -162,11 +150,3 @@ def test_the_only_image_of_a_class_is_trained_on() -> None:
     codes = np.zeros((200, 1))
     codes[val[0]] = PRESENT
     assert val[0] in hash_split(LabelTable.from_dense(codes, images=names), 2)[0]
-
-
-def test_groups_stay_together_and_need_one_number_a_row() -> None:
-    table, group = random_table(400, 2, 0), np.arange(400) // 4
-    parts = hash_split(table, 2, 0, group)
-    assert sum(len({*group[part].tolist()}) for part in parts) == 100
-    with pytest.raises(InputError, match="one number for every row"):
-        hash_split(table, 2, 0, [1, 2])

@@ -1,4 +1,4 @@
-"""The papers' transforms: what comes out, and that nothing but (seed, epoch, row) decides what is random."""
+"""Transforms: what comes out, and that nothing but (seed, epoch, row) decides what is random."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.images import FileImages
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import (
+    Augmentation,
     CenterCrop,
     CounterRNG,
     Interpolation,
@@ -24,6 +25,8 @@ from labelgap.data.transforms import (
     Transform,
     random_crop_box,
     resize,
+    smallest_crop,
+    uniform_rows,
 )
 
 TRANSFORMS: list[Transform] = [Resize(16), Resize(16, flip_seed=3), RandomResizedCrop(16, seed=3), CenterCrop(16, 20)]
@@ -70,20 +73,12 @@ def test_the_numbers_of_an_image_follow_their_definition() -> None:
 def test_what_comes_out_are_bytes_of_one_size(transform: Transform) -> None:
     assert isinstance(transform, Transform)
     for height, width in ((40, 60), (60, 40), (16, 16), (5, 90), (1, 1)):
-        made = transform(photo(height, width), row=3, epoch=1)
+        image = photo(height, width)
+        image.flags.writeable = False  # it is never changed
+        made = transform(image, row=3, epoch=1)
         assert made.dtype == np.uint8 and made.shape == (3, 16, 16)
         gray = transform(photo(height, width)[..., :1], row=3, epoch=1)
         assert gray.dtype == np.uint8 and gray.shape[0] in (1, 3) and gray.shape[1:] == (16, 16)
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_an_image_is_never_changed(transform: Transform) -> None:
-    image = photo(16, 16)
-    before = image.copy()
-    image.flags.writeable = False
-    for row in range(4):
-        transform(image, row=row, epoch=1).copy()
-    assert np.array_equal(image, before)
 
 
 FILTERS = {"bilinear": (Image.Resampling.BILINEAR, 1), "bicubic": (Image.Resampling.BICUBIC, 2)}
@@ -91,9 +86,7 @@ FILTERS = {"bilinear": (Image.Resampling.BILINEAR, 1), "bicubic": (Image.Resampl
 
 @pytest.mark.parametrize(("height", "width", "size"), [(375, 500, 224), (500, 333, 224), (100, 90, 31), (7, 300, 224)])
 @pytest.mark.parametrize("interpolation", FILTERS)
-def test_every_transform_resizes_within_one_level_of_pillow_or_two(
-    interpolation: Interpolation, height: int, width: int, size: int
-) -> None:
+def test_every_transform_resizes_as_pillow(interpolation: Interpolation, height: int, width: int, size: int) -> None:
     image, (how, levels) = photo(height, width), FILTERS[interpolation]
     for channels in (3, 1):
         shown = Image.fromarray(image if channels == 3 else image[..., 0])
@@ -118,10 +111,7 @@ def test_a_random_part_keeps_its_share_and_shape_and_stays_inside() -> None:
                 shares.append(tall * wide / (height * width))
                 assert 0.07 < shares[-1] <= 1 and 0.73 < wide / tall < 1.36
     assert min(shares) < 0.15 and max(shares) > 0.85
-
-
-def test_a_shape_that_never_fits_gives_the_largest_part_in_the_middle() -> None:
-    assert random_crop_box(30, 3000, CounterRNG(0, 1, 0)) == (0, 1480, 30, 40)
+    assert random_crop_box(30, 3000, CounterRNG(0, 1, 0)) == (0, 1480, 30, 40), "a shape that never fits: the middle"
     assert random_crop_box(3000, 30, CounterRNG(0, 1, 0)) == (1480, 0, 40, 30)
 
 
@@ -180,3 +170,77 @@ def test_parts_of_images_are_not_mirrored_where_that_shows_something_else() -> N
         assert np.array_equal(free, kept) or np.array_equal(free[:, :, ::-1], kept)
         changed += not np.array_equal(free, kept)
     assert 0 < changed < 12
+
+
+def smooth_images(count: int, size: int) -> torch.Tensor:
+    down, right = np.mgrid[0:size, 0:size]
+    planes = [[128 + 60 * np.sin(down / (3 + n)) * np.cos(right / (5 - n)) for n in range(3)] for _ in range(count)]
+    return torch.from_numpy(np.rint(planes).astype(np.uint8))
+
+
+def sample_at(image: NDArray[np.float64], x: float, y: float) -> NDArray[np.float64]:
+    """Bilinear interpolation at pixel position (x, y); black outside."""
+    height, width = image.shape[1:]
+    value = np.zeros(len(image))
+    for column in (math.floor(x), math.floor(x) + 1):
+        for row in (math.floor(y), math.floor(y) + 1):
+            if 0 <= column < width and 0 <= row < height:
+                value += (1 - abs(x - column)) * (1 - abs(y - row)) * image[:, row, column]
+    return value
+
+
+def augmented(image: NDArray[np.float64], draws: list[float], min_area: float, color: float) -> NDArray[np.float64]:
+    mirror, area, shape, across, down, *others = draws
+    side = 4 / 3
+    area, ratio = min_area + (1 - min_area) * area, side ** (2 * shape - 1)
+    width, height = min(1.0, math.sqrt(area * ratio)), min(1.0, math.sqrt(area / ratio))
+    strengths = [math.radians(15), 0.15, 0.15, 0.15, 0.15]
+    amounts = [(-s if u < 1 / 8 else s if u < 1 / 4 else 0.0) for u, s in zip(others[:5], strengths, strict=True)]
+    angle, shear_x, shear_y, shift_x, shift_y = amounts
+    rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    shear = np.array([[1, shear_x], [shear_y, 1]])
+    matrix = np.diag([width, height]) @ shear @ rotation @ np.diag([-1 if mirror < 0.5 else 1, 1])
+    offset = np.array([(1 - width) * (2 * across - 1) + shift_x, (1 - height) * (2 * down - 1) + shift_y])
+    size = image.shape[1]
+    out = np.zeros_like(image)
+    for row in range(size):
+        for column in range(size):
+            u = (2 * np.array([column, row]) + 1) / size - 1
+            x, y = ((matrix @ u + offset + 1) * size - 1) / 2
+            out[:, row, column] = sample_at(image, x, y)
+    brightness, contrast, saturation = (1 + color * (4 * u - 1) if u < 0.5 else 1.0 for u in others[5:])
+    out = out * brightness
+    out = (out - out.mean()) * contrast + out.mean()
+    gray = out.mean(0)
+    saturated: NDArray[np.float64] = np.clip((out - gray) * saturation + gray, 0, 255)
+    return saturated
+
+
+@pytest.mark.parametrize("size", [224, 448])
+def test_a_batch_is_changed_as_defined(size: int) -> None:
+    images, rows = smooth_images(6, 12), [3, 0, 8, 5, 21, 34]
+    changed = Augmentation(seed=4, min_area=smallest_crop(size))(images, rows, epoch=2)
+    smallest = {224: 0.4, 448: 1.0}[size]
+    assert changed.dtype == torch.uint8
+    for place, row in enumerate(rows):
+        rng = CounterRNG(4, 2, row)
+        expected = augmented(images[place].numpy().astype(float), [rng.uniform() for _ in range(13)], smallest, 0.3)
+        assert np.abs(changed[place].numpy() - expected).max() <= 0.51
+
+
+def test_what_is_random_depends_on_seed_epoch_and_row_alone() -> None:
+    images, change = smooth_images(4, 8), Augmentation(seed=1)
+    together, rows = change(images, [0, 1, 2, 3], 1), [2, 0]
+    assert torch.equal(change(images[rows], rows, 1), together[rows])
+    assert not torch.equal(change(images, [0, 1, 2, 3], 2), together)
+
+
+def test_nothing_is_mirrored_where_a_mirror_image_has_other_labels() -> None:
+    draws = torch.from_numpy(uniform_rows(0, 1, np.arange(200), 13)).float()
+    assert (Augmentation(0, flip=False).affine_matrices(draws)[:, 0, 0] > 0).all()
+    assert 0.4 < (Augmentation(0).affine_matrices(draws)[:, 0, 0] > 0).float().mean() < 0.6
+
+
+def test_gray_images_stay_gray() -> None:
+    gray = smooth_images(2, 8)[:, :1]
+    assert Augmentation(0)(gray, [0, 1], 1).shape == gray.shape

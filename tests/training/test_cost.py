@@ -32,21 +32,23 @@ def photos(tmp_path: Path) -> Dataset:
     return lg.load("csv", tmp_path / "tags.csv", images=tmp_path)
 
 
+def wishes(protocol: str = "end-to-end", **training: Any) -> TrainingRequest:
+    return TrainingRequest(method="an", backbone="small-cnn", protocol=protocol, training=training)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("protocol", ["linear", "end-to-end", "linear-init"])
-def test_every_protocol_is_measured_without_a_trace_on_the_disk(
+def test_every_protocol_is_measured(
     protocol: str, photos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
-    training: Any = {"epochs": 2, "batch_size": 8}
-    request = TrainingRequest(method="an", backbone="small-cnn", protocol=protocol, training=training)
-    measured = dry_run(photos, request, device="cpu")
-    assert 0 < measured.seconds < 600 and measured.memory > 0 and measured.disk > 0
+    measured = dry_run(photos, wishes(protocol, epochs=2, batch_size=8), device="cpu")
+    assert 0 < measured.seconds < 600 and measured.memory > 0 and measured.disk > 0 and not measured.folds
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
 def test_a_batch_that_takes_long_is_not_measured_whole(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end", training={"batch_size": 8})
+    request = wishes(batch_size=8)
     sizes: list[int] = []
     forward = Classifier.forward
 
@@ -62,34 +64,8 @@ def test_a_batch_that_takes_long_is_not_measured_whole(photos: Dataset, monkeypa
     assert dry_run(photos, request, device="cpu").seconds > 0 and sizes == [2]
 
 
-def test_twice_the_epochs_are_about_twice_the_time(photos: Dataset) -> None:
-    def seconds(epochs: int) -> float:
-        wishes = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end", training={"epochs": epochs})
-        return min(dry_run(photos, wishes, device="cpu").seconds for _ in range(2))
-
-    assert 1000 < seconds(10_000) / seconds(1) < 100_000
-
-
-def test_over_an_hour_on_a_cpu_the_linear_protocol_is_suggested() -> None:
-    def told(seconds: float, device: str, protocol: str) -> str:
-        return str(CostEstimate(seconds, 1000, 1000, device, protocol))
-
-    assert "--protocol linear" in told(4000, "cpu", "end-to-end")
-    assert "--protocol linear" not in told(3000, "cpu", "end-to-end")
-    assert "--protocol linear" not in told(4000, "cuda", "end-to-end")
-    assert "--protocol linear" not in told(4000, "cpu", "linear")
-
-
-def test_what_the_time_leaves_out_is_said(photos: Dataset) -> None:
-    request = TrainingRequest(method="an", backbone="small-cnn", protocol="linear")
-    assert str(dry_run(photos, request, device="cpu")).endswith("; the time is without the report")
-    told = str(dry_run(replace(photos, val=None), request, device="cpu"))
-    assert told.endswith("; the time is without cross-validation over 5 folds and the report")
-
-
 def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = TrainingRequest(method="an", backbone="small-cnn", protocol="end-to-end")
-    plan = replace(plan_training(photos, request), device=torch.device("cuda"))
+    plan = replace(plan_training(photos, wishes()), device=torch.device("cuda"))
     network = build_classifier(plan.config, None)
     spec = network.backbone.input_spec
     image = spec.channels * spec.size**2
@@ -97,3 +73,20 @@ def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: 
     for free, stored in ((24, 24), (23, 18), (17, 6)):  # 18 images of train, 6 of val
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (4 * free * image, 0))
         assert _bytes_on_gpu(plan, network) == stored * image
+
+
+def test_what_is_long_and_what_is_left_out_are_told(photos: Dataset) -> None:
+    def suggested(seconds: float, device: str, protocol: str) -> bool:
+        return "--protocol linear" in str(CostEstimate(seconds, 1000, 1000, device, protocol))
+
+    hours = [
+        (4000, "cpu", "end-to-end"),
+        (3000, "cpu", "end-to-end"),
+        (4000, "cuda", "end-to-end"),
+        (4000, "cpu", "linear"),
+    ]
+    assert [suggested(*each) for each in hours] == [True, False, False, False]
+    measured = dry_run(replace(photos, val=None), wishes("linear"), device="cpu")
+    assert measured.folds == 5 and "5 folds" in str(measured)
+    one, many = (min(dry_run(photos, wishes(epochs=n), device="cpu").seconds for _ in range(2)) for n in (1, 10_000))
+    assert 1000 < many / one < 100_000

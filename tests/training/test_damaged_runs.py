@@ -17,7 +17,8 @@ import pytest
 import torch
 from tests.audit.small_runs import arrays
 from tests.mutations import mutations
-from torch import Tensor, nn
+from tests.training.test_fit_objects import Tiny
+from torch import Tensor
 
 import labelgap as lg
 from labelgap.core.errors import RunError
@@ -31,18 +32,6 @@ ENTRIES: tuple[Any, ...] = (None, True, -1, 10**40, 1e308, float("nan"), float("
 
 
 SETTINGS: dict[str, Any] = {"epochs": 3, "lr": 0.1, "batch_size": 8, "trace": 20, "device": "cpu", "quiet": True}
-
-
-class Pixels(nn.Module):
-    """A backbone that is given as an object."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Conv2d(3, 4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        result: Tensor = self.layer(images)
-        return result
 
 
 @pytest.fixture(scope="module")
@@ -100,21 +89,26 @@ def tried(folder: Path, data: Dataset, *, report: bool = False) -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("config.json", "metrics.jsonl", "best.safetensors", "traces.npz"),
-        *("predictions.parquet", "revisions.parquet", "data.parquet"),
-    ],
-)
-def test_damage_to_any_file_is_told_in_words(run: Path, data: Dataset, name: str) -> None:
-    content = (run / name).read_bytes()
-    for number, damaged in enumerate(mutations(content, 40)):
-        (run / name).write_bytes(damaged)
-        tried(run, data, report=number == 0)
+def test_damage_to_any_file_is_told_and_found_by_the_manifest(original: Path, run: Path, data: Dataset) -> None:
+    manifest = (original / MANIFEST_FILE).read_bytes()
+    listed = set(json.loads(manifest)["files"])
+    names = {"config.json", "data.parquet", "metrics.jsonl", BEST, LAST, PREDICTIONS_FILE, "revisions.parquet"}
+    assert {*names, "search.safetensors", "traces.npz"} == listed
+    for name in listed - {LAST, "search.safetensors"}:  # which only a resumed run reads
+        content = (run / name).read_bytes()
+        for number, damaged in enumerate((*mutations(content, 40), None)):
+            (run / name).unlink() if damaged is None else (run / name).write_bytes(damaged)
+            tried(run, data, report=number == 0)
+            if number < 6 or damaged is None:
+                (run / MANIFEST_FILE).write_bytes(manifest)
+                assert not tried(run, data), name
+            (run / MANIFEST_FILE).unlink(missing_ok=True)
+        (run / name).write_bytes(content)
+        assert tried(run, data)
         (run / MANIFEST_FILE).unlink(missing_ok=True)
-    (run / name).write_bytes(content)
-    assert tried(run, data)
+    for damaged in mutations(manifest, 30):
+        (run / MANIFEST_FILE).write_bytes(damaged)
+        tried(run, data)
 
 
 @pytest.mark.parametrize(
@@ -162,24 +156,6 @@ def test_an_unfinished_run_resumes_to_the_same_or_says_why_not(
         shutil.rmtree(out)
 
 
-def test_no_damage_to_a_finished_run_is_accepted(original: Path, data: Dataset, tmp_path: Path) -> None:
-    shutil.copytree(original, tmp_path / "run")
-    listed = json.loads((original / MANIFEST_FILE).read_text())["files"]
-    names = {"config.json", "data.parquet", "metrics.jsonl", BEST, LAST, PREDICTIONS_FILE, "revisions.parquet"}
-    assert {*names, "search.safetensors", "traces.npz"} == set(listed)
-    for name in set(listed) - {LAST, "search.safetensors"}:  # which only a resumed run reads
-        content = (tmp_path / "run" / name).read_bytes()
-        for damaged in mutations(content, 6):
-            (tmp_path / "run" / name).write_bytes(damaged)
-            assert not tried(tmp_path / "run", data), name
-        (tmp_path / "run" / name).unlink()
-        assert not tried(tmp_path / "run", data), f"{name} is missing"
-        (tmp_path / "run" / name).write_bytes(content)
-    for damaged in mutations((original / MANIFEST_FILE).read_bytes(), 30):
-        (tmp_path / "run" / MANIFEST_FILE).write_bytes(damaged)
-        tried(tmp_path / "run", data)
-
-
 def replaced(value: Any) -> Iterator[Any]:
     """Every version of a JSON value in which one entry has another value, or is missing."""
     if isinstance(value, dict | list):
@@ -204,9 +180,7 @@ def rewritten(path: Path, step: int) -> Iterator[None]:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("name", "step", "reported"), [("config.json", 2, 200), ("metrics.jsonl", 7, 400)])
-def test_other_values_in_a_file_are_refused_or_harmless(
-    run: Path, data: Dataset, name: str, step: int, reported: int
-) -> None:
+def test_other_values_are_refused_or_harmless(run: Path, data: Dataset, name: str, step: int, reported: int) -> None:
     accepted = 0
     for number, _ in enumerate(rewritten(run / name, step)):
         accepted += tried(run, data, report=number % reported == 0)
@@ -255,20 +229,20 @@ def test_arrays_of_another_shape_type_or_value_are_refused(run: Path, data: Data
     assert not tried(run, data)
 
 
-def test_a_backbone_that_was_given_as_an_object_is_checked(tmp_path: Path) -> None:
-    images = lg.load("digits", train=16, val=8, test=8)
-    run = lg.fit(images, "an", backbone=Pixels(), out=tmp_path / "run", epochs=1, size=16, device="cpu", quiet=True)
-    assert run.initial_backbone().name == run.config.backbone
+def test_a_backbone_that_was_given_as_an_object_is_checked(digits: Dataset, tmp_path: Path) -> None:
+    run = lg.fit(digits, "an", backbone=Tiny(), out=tmp_path / "run", epochs=1, device="cpu", quiet=True)
+    path = run.path / "backbone.safetensors"
+    content = path.read_bytes()
     for manifest in (True, False):
-        content = (run.path / "backbone.safetensors").read_bytes()
         for damaged in mutations(content, 10):
-            (run.path / "backbone.safetensors").write_bytes(damaged)
-            for opened in (lg.open_run(run.path), lg.open_run(run.path, backbone=Pixels())):
+            path.write_bytes(damaged)
+            for opened in (lg.open_run(run.path), lg.open_run(run.path, backbone=Tiny())):
                 try:
                     opened.initial_backbone()
                 except RunError as error:
-                    assert "backbone.safetensors" in str(error)
+                    assert path.name in str(error)
                 else:
                     assert not manifest
-        (run.path / "backbone.safetensors").write_bytes(content)
+        path.write_bytes(content)
+        assert lg.open_run(run.path).initial_backbone().name == run.config.backbone
         (run.path / MANIFEST_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What evaluate says: means, a row per class, intervals, and classes matched by name."""
+"""What evaluate says: means, a row per class, intervals; and which rule chooses the epoch."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
 from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
 from labelgap.training.run_folder import write_data_identity, write_predictions
+from labelgap.training.search import selection_score
 from labelgap.training.selection import choose_selection
 
 CUTS = Thresholds(np.array([0.4, 0.5, 0.5]), ("measured", "estimated", "default"))
@@ -57,7 +58,7 @@ def test_a_row_per_class_says_what_its_labels_support() -> None:
     assert (dog["mark"], dog["threshold"], dog["unknown"]) == ("estimated", 0.5, 40)
     assert dog["present"] + dog["absent"] == 40 and dog["why"] is None
     assert owl["average_precision"] is owl["interval"] is owl["f1"] is owl["precision"] is owl["recall"] is None
-    assert "no known absent" in owl["why"] and owl["present"] == (codes[:, 2] == 1).sum()
+    assert owl["why"] is not None and owl["present"] == (codes[:, 2] == 1).sum()
     ranges = measured["intervals"]
     assert ranges["map"][0] < measured["map"] < ranges["map"][1]
     assert ranges["f1_macro"][0] < measured["f1_macro"] < ranges["f1_macro"][1]
@@ -92,15 +93,14 @@ def data_of(classes: tuple[str, ...], count: int = 24) -> Dataset:
     pixels = random.integers(0, 256, (count, 64, 64), dtype=np.uint8)
     codes = {name: (np.random.default_rng(sum(map(ord, name))).random(count) < 0.5) for name in classes}
     table = LabelTable.from_dense(np.stack([codes[name] for name in classes], axis=1), classes)
-    return Dataset("x", Split("train", ArrayImages(pixels[:4]), table.select(range(4))), None, _test(pixels, table))
+    train, test = (
+        Split(name, ArrayImages(pixels[rows]), table.select(rows))
+        for name, rows in (("train", np.arange(4)), ("test", np.arange(4, count)))
+    )
+    return Dataset("x", train, None, test)
 
 
-def _test(pixels: np.ndarray, table: LabelTable) -> Split:
-    rows = np.arange(4, len(pixels))
-    return Split("test", ArrayImages(pixels[rows]), table.select(rows))
-
-
-def test_classes_are_matched_by_name_and_those_that_only_one_side_has_are_named(run: Run) -> None:
+def test_classes_are_matched_by_name_and_those_that_only_one_side_has_are_named(run: Run, tmp_path: Path) -> None:
     expected = run.evaluate(data_of(CLASSES), device="cpu")
     assert run.evaluate(data_of(("owl", "cat", "dog")), device="cpu") == expected
     assert expected["classes_missing"] == expected["classes_extra"] == []
@@ -108,32 +108,16 @@ def test_classes_are_matched_by_name_and_those_that_only_one_side_has_are_named(
     assert found["classes_missing"] == ["dog"] and found["classes_extra"] == ["zebra"]
     assert found["classes_counted"] == 2
     assert found["per_class"][0] == expected["per_class"][0] and found["per_class"][2] == expected["per_class"][2]
-    assert "no known label" in found["per_class"][1]["why"]
-
-
-def test_data_without_any_class_of_the_run_are_refused_by_name(run: Run) -> None:
-    with pytest.raises(InputError, match=r"knows cat, dog, owl; the data have Cat, zebra.*--rename"):
-        run.evaluate(data_of(("Cat", "zebra")), device="cpu")
-
-
-def test_all_splits_can_be_measured_together(run: Run) -> None:
-    measured = run.evaluate(data_of(CLASSES), "all", device="cpu")
-    assert measured["images"] == 24
-    with pytest.raises(InputError, match="no split 'val'"):
-        run.evaluate(data_of(CLASSES), "val", device="cpu")
-
-
-def test_tables_are_laid_below_each_other_without_their_names() -> None:
-    first = LabelTable.from_dense([[1, 0]], ["b", "a"], ["x"])
-    second = LabelTable.from_dense([[-1, 1], [0, -1]], ["b", "a"], ["x", "y"])
-    found, missing, extra = match_classes([first, second], ["a", "b"])
-    np.testing.assert_array_equal(found.to_dense(), [[0, 1], [1, -1], [-1, 0]])
-    assert missing == extra == ()
-
-
-def test_an_unfinished_run_is_not_measured(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="not finished"):
-        make_run(tmp_path / "run", finished=False).evaluate(data_of(CLASSES), device="cpu")
+    assert found["per_class"][1]["why"] is not None
+    assert run.evaluate(data_of(CLASSES), "all", device="cpu")["images"] == 24
+    unfinished = make_run(tmp_path / "run", finished=False)
+    for used, classes, split, named in (
+        (run, ("Cat", "zebra"), "test", "cat, dog, owl; .* Cat, zebra.*--rename"),
+        (run, CLASSES, "val", "'val'"),
+        (unfinished, CLASSES, "test", "--resume"),
+    ):
+        with pytest.raises((InputError, RunError), match=named):
+            used.evaluate(data_of(classes), split, device="cpu")
 
 
 @pytest.mark.parametrize(("present", "absent"), [(50, 1), (1, 1), (5, 5), (5, 15)])
@@ -180,5 +164,71 @@ def test_images_that_were_trained_on_are_measured_by_their_out_of_fold_scores(tm
     found = run.evaluate(data, "all", device="cpu", resamples=0)
     assert (found["trained_images"], found["out_of_fold_images"]) == (0, 4)
     exact = run.evaluate(data, "train", device="cpu", resamples=0)
-    assert all(row["average_precision"] in (None, 1.0) for row in exact["per_class"])
-    assert any(row["average_precision"] == 1.0 for row in exact["per_class"])
+    assert 1.0 in (values := {row["average_precision"] for row in exact["per_class"]}) and values <= {None, 1.0}
+
+
+FULL = LabelTable.from_dense([[1, 0], [0, 1], [1, 1], [0, 0]])
+HALF = LabelTable.from_dense([[1, -1], [0, 1], [0, -1], [0, -1], [0, -1], [0, -1], [-1, -1]])
+POSITIVES = LabelTable.from_dense([[1, -1], [-1, 1], [1, -1], [-1, -1]])
+
+
+def test_the_strongest_rule_that_the_labels_support_is_chosen() -> None:
+    chosen = [choose_selection(table, None) for table in (FULL, HALF, POSITIVES, None)]
+    assert [each.rule for each in chosen] == ["clean", "known", "observed", "last"]
+    assert chosen[-1].score(None) is None
+    with pytest.raises(InputError, match="observed"):
+        choose_selection(FULL, None, "best")
+
+
+def test_the_hidden_truth_of_val_is_used_only_when_clean_is_asked_for() -> None:
+    assert choose_selection(POSITIVES, FULL).rule == "observed"
+    assert choose_selection(POSITIVES, FULL, "clean").labels is FULL
+
+
+@pytest.mark.parametrize(("table", "asked"), [(POSITIVES, "clean"), (POSITIVES, "known"), (None, "clean")])
+def test_a_rule_that_the_labels_do_not_support_is_refused(table: LabelTable | None, asked: str) -> None:
+    with pytest.raises(InputError, match=asked):
+        choose_selection(table, None, asked)
+
+
+@pytest.mark.parametrize("labels", [[[1, 1], [1, 1]], [[1, 0], [1, 0]], [[1, -1], [1, -1]], [[-1, -1], [-1, -1]]])
+def test_a_val_in_which_no_class_can_be_ranked_chooses_nothing(labels: list[list[int]]) -> None:
+    table = LabelTable.from_dense(labels)
+    assert choose_selection(table, None).rule == "last"
+    for asked in ("clean", "observed"):
+        with pytest.raises(InputError, match=asked):
+            choose_selection(table, None, asked)
+
+
+def test_observed_counts_unknown_as_absent_and_known_leaves_it_out() -> None:
+    scores = np.array([[3.0, 0.0], [2.0, 3.0], [1.0, 1.0], [0.0, 2.0]], dtype=np.float32)
+    observed = choose_selection(POSITIVES, None).score(scores)
+    known = choose_selection(HALF, None, "known").score(np.concatenate([scores, -np.ones((3, 2), np.float32)]))
+    assert observed is not None and known is not None
+    # class 0: presents at ranks 1 and 3 of 4; class 1: present at rank 1.
+    assert observed.value == pytest.approx(((1 + 2 / 3) / 2 + 1) / 2)
+    assert observed.counted == 2
+    # class 0: present above its known absents; class 1 has no known absent.
+    assert (known.value, known.counted) == (1.0, 1)
+
+
+def test_scores_that_are_not_finite_say_that_training_has_diverged() -> None:
+    scores = np.full((4, 2), np.nan, dtype=np.float32)
+    with pytest.raises(RunError, match="diverged"):
+        choose_selection(FULL, None).score(scores)
+
+
+def test_a_search_weighs_a_class_by_its_known_presents() -> None:
+    scores = np.random.default_rng(1).normal(size=(4, 2)).astype(np.float32)
+    observed = POSITIVES.to_dense() == 1
+    each = [average_precision(scores[:, [k]], observed[:, [k]]) for k in range(2)]
+    found = selection_score(choose_selection(POSITIVES, None), scores)
+    assert found == pytest.approx(np.average(each, weights=observed.sum(0)))
+
+
+def test_tables_are_laid_below_each_other_without_their_names() -> None:
+    first = LabelTable.from_dense([[1, 0]], ["b", "a"], ["x"])
+    second = LabelTable.from_dense([[-1, 1], [0, -1]], ["b", "a"], ["x", "y"])
+    found, missing, extra = match_classes([first, second], ["a", "b"])
+    np.testing.assert_array_equal(found.to_dense(), [[0, 1], [1, -1], [-1, 0]])
+    assert missing == extra == ()

@@ -1,8 +1,9 @@
-"""``fit`` from end to end, on scenes of digits."""
+"""``fit`` from end to end, on scenes of digits and on precomputed features."""
 
 from __future__ import annotations
 
-import os
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from tests.training.untrained_run import make_run
 from torch import Tensor
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError, UnknownNameError
-from labelgap.data import ArrayImages
-from labelgap.data.dataset import Dataset
+from labelgap.data import ArrayImages, Dataset, FeatureVectors, Split
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import ElementwiseLoss
+from labelgap.models import BoostLU, Classifier, LinearHead
+from labelgap.training import Run, open_run
 from labelgap.training.checkpoint import LAST
+from labelgap.training.fit import fit
+from labelgap.training.network import IdentityBackbone
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 8, "device": "cpu", "quiet": True}
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return lg.load("digits", train=40, val=20, test=20)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,7 @@ def unbroken(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Ru
     return lg.fit(digits, "ll-r", {"delta_rel": 5}, out=out, **SETTINGS)
 
 
-def test_a_run_is_a_folder_with_the_best_epoch_by_val_and_its_predictions(
-    unbroken: lg.Run, digits: Dataset, tmp_path: Path
-) -> None:
+def test_a_run_is_a_folder_with_the_best_epoch_by_val(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
     names = {"config.json", "metrics.jsonl", "best.safetensors", "last.pt", "predictions.parquet", "traces.npz"}
     assert {path.name for path in unbroken.path.iterdir()} == {*names, "data.parquet", "manifest.json"}
     assert [record["epoch"] for record in unbroken.history] == [1, 2, 3, 4]
@@ -65,15 +63,6 @@ def test_a_finished_run_resumes_to_itself_and_with_no_other_settings(unbroken: l
         lg.fit(digits, **how, **{**SETTINGS, "epochs": 7})
 
 
-def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on(unbroken: lg.Run) -> None:
-    trace = unbroken.trace
-    assert trace["loss"].shape == (4, 40 * 10)
-    assert np.isfinite(trace["loss"]).all()
-    shares = trace["modified"].mean(axis=1)
-    assert shares[0] == 0 and np.all(np.diff(shares) > 0)
-    assert not trace["modified"][:, trace["observed"] == 1].any()
-
-
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
@@ -82,7 +71,10 @@ def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on
         ({"method": "ll-r", "options": {"delta_rel": -1}}, InputError),
         ({"backbone": "resnet"}, UnknownNameError),
         ({"protocol": "lineal"}, InputError),
+        ({"protocol": "linear", "head": "boostlu"}, InputError),
+        ({"head": "boost"}, UnknownNameError),
         ({"epochs": 0}, InputError),
+        ({"resume": True}, RunError),
         ({"device": "gpu"}, InputError),
         ({"options": {"delta_rel": 1}}, InputError),
         ({"method": "an", "options": {"reduction": "none"}}, InputError),
@@ -90,20 +82,20 @@ def test_the_trace_shows_that_large_losses_are_modified_from_the_second_epoch_on
         ({"method": "curriculum"}, InputError),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_what_cannot_be_is_refused_at_once(
     digits: Dataset, tmp_path: Path, settings: dict[str, object], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        lg.fit(digits, out=tmp_path / "run", quiet=True, **settings)  # type: ignore[arg-type]
+        lg.fit(digits, out=tmp_path / "new" / "run", quiet=True, **settings)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("rows", "message"), [(0, "val has no images"), (4, "no label of train is known")])
-def test_data_with_nothing_to_learn_from_is_refused(digits: Dataset, tmp_path: Path, rows: int, message: str) -> None:
+@pytest.mark.parametrize(("rows", "named"), [(0, "val"), (4, "train")])
+def test_data_with_nothing_to_learn_from_is_refused(digits: Dataset, tmp_path: Path, rows: int, named: str) -> None:
     pixels = ArrayImages(np.zeros((4, 64, 64), dtype=np.uint8))
     blank = LabelTable.from_dense(np.full((4, 2), -1))
     val = lg.Split("val", ArrayImages(pixels.array[:rows]), blank.select(range(rows)))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=named):
         lg.fit(Dataset("blank", lg.Split("train", pixels, blank), val), "an", out=tmp_path / "run", quiet=True)
     assert not list(tmp_path.iterdir())
 
@@ -154,9 +146,7 @@ class EveryHook(ElementwiseLoss):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_loop_calls_every_hook_in_order_and_after_step_once_per_optimizer_step(
-    accumulate: int, digits: Dataset, tmp_path: Path
-) -> None:
+def test_the_loop_calls_every_hook_in_order(accumulate: int, digits: Dataset, tmp_path: Path) -> None:
     EveryHook.calls = []
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 20 // accumulate, "accumulate": accumulate, "seed": 3}
     run = lg.fit(digits, EveryHook(), out=tmp_path / "run", device="cpu", quiet=True, **settings)
@@ -172,9 +162,72 @@ def test_the_loop_calls_every_hook_in_order_and_after_step_once_per_optimizer_st
 
 def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="choose another folder"):
+    with pytest.raises(RunError, match=r"file.run"):
         lg.fit(digits, "an", out=tmp_path / "file" / "run", quiet=True)
-    if os.geteuid() != 0:
-        (tmp_path / "locked").mkdir(mode=0o500)
-        with pytest.raises(RunError, match="--out"):
-            lg.fit(digits, "an", out=tmp_path / "locked", quiet=True)
+
+
+def test_a_boosted_head_comes_back_with_the_run(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**SETTINGS, "epochs": 1, "out": tmp_path / "boosted"}
+    boosted = lg.fit(digits, "ll-r", head="boostlu", **settings)
+    with pytest.raises(RunError, match="another head"):
+        lg.fit(digits, "ll-r", resume=True, **settings)
+    again = lg.open_run(boosted.path)
+    assert isinstance(again.model.head, BoostLU) and again.config.head == "boostlu"
+    assert again.evaluate(digits, device="cpu")["map"] == pytest.approx(boosted.metrics["test"]["map"], abs=1e-6)
+    shutil.copytree(unbroken.path, tmp_path / "old")
+    stored = json.loads((tmp_path / "old" / "config.json").read_text())
+    assert stored.pop("head") == "linear"
+    (tmp_path / "old" / "config.json").write_text(json.dumps(stored))
+    (tmp_path / "old" / "manifest.json").unlink()
+    old = lg.open_run(tmp_path / "old")
+    assert isinstance(old.model.head, LinearHead) and digits.test is not None
+    np.testing.assert_array_equal(old.predict(digits.test, device="cpu"), unbroken.predict(digits.test, device="cpu"))
+
+
+def features(count: int = 60, width: int = 6) -> Dataset:
+    """Three classes that the first three features determine."""
+    random = np.random.default_rng(1)
+    parts: dict[str, Split] = {}
+    for split in ("train", "val", "test"):
+        vectors = random.normal(size=(count, width)).astype(np.float16)
+        names = [f"{split}{number}" for number in range(count)]
+        truth = LabelTable.from_dense((vectors[:, :3] > 0).astype(np.int8), ["a", "b", "c"], names)
+        parts[split] = Split(split, FeatureVectors(vectors, names), truth, truth)
+    train, val, test = parts.values()
+    return Dataset("vectors", train, val, test, backbone="features", protocol="linear", flip=False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("runs") / "a"
+    return fit(features(), "bce", out=out, epochs=30, lr=0.05, device="cpu", quiet=True)
+
+
+def test_a_linear_head_learns_on_vectors_and_predicts_when_it_is_opened_again(run: Run) -> None:
+    assert (run.config.backbone, run.config.protocol) == ("features", "linear")
+    assert run.metrics["test"]["map"] > 0.9
+    test = features().split("test")
+    assert isinstance(test.images, FeatureVectors)
+    opened = open_run(run.path)
+    assert isinstance(opened.model, Classifier) and isinstance(opened.model.backbone, IdentityBackbone)
+    chance = opened.predict(test.images.vectors, device="cpu")
+    assert chance.shape == (60, 3)
+    assert np.array_equal(chance, opened.predict(test, device="cpu"))
+    assert opened.evaluate(features(), device="cpu")["map"] == run.metrics["test"]["map"]
+
+
+def test_inputs_of_another_kind_or_width_are_rejected(run: Run, digits: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="pixels"):
+        make_run(tmp_path / "a").predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
+    with pytest.raises(InputError, match=r"6 features.* 7"):
+        run.predict(np.zeros((2, 7), dtype=np.float32), device="cpu")
+    with pytest.raises(InputError, match="images"):
+        run.predict(digits.split("test"), device="cpu")
+
+
+def test_a_network_is_rejected_for_vectors_and_vectors_for_images(digits: Dataset, tmp_path: Path) -> None:
+    cases = [(features(), {"protocol": "end-to-end"}), (features(), {"backbone": "small-cnn"})]
+    for data, wishes in (*cases, (digits, {"backbone": "features"})):
+        with pytest.raises(InputError, match="vectors"):
+            fit(data, "bce", out=tmp_path / "a", quiet=True, **wishes)  # type: ignore[arg-type]
+    assert not (tmp_path / "a").exists()

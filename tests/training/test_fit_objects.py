@@ -57,18 +57,6 @@ class NeedsArguments(Tiny):
         super().__init__(width)
 
 
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return lg.load("digits", train=48, val=20, test=20)
-
-
-def forget(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Act as another user's process, which has neither made nor imported the classes of this file."""
-    monkeypatch.setattr(trust, "_GIVEN", {})
-    monkeypatch.setattr(trust, "_used_file", lambda: folder / "used_classes.txt")
-    monkeypatch.delitem(sys.modules, __name__)
-
-
 def test_objects_train_like_their_class_and_are_not_changed(digits: Dataset, tmp_path: Path) -> None:
     loss_fn, network = Weighted(weight=0.25), Tiny()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -80,33 +68,13 @@ def test_objects_train_like_their_class_and_are_not_changed(digits: Dataset, tmp
     assert (run.config.transform, run.config.average_flips) == ("resize", False), "digits may not be mirrored"
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert run.history[1]["loss"] < run.history[0]["loss"]
+    registered = plan_training(digits, TrainingRequest(method=LargeLossRejection(5))).config
+    assert registered.method == "ll-r" and registered.options["delta_rel"] == 5
     again = lg.fit(digits, run.config.method, {"weight": 0.25}, network, out=tmp_path / "b", **adam)
     assert [each["loss"] for each in again.history] == [each["loss"] for each in run.history]
 
 
-def test_a_method_object_is_named_by_its_registration_or_its_class(digits: Dataset) -> None:
-    class Local(Weighted):
-        """Not importable."""
-
-    registered, own = (
-        plan_training(digits, TrainingRequest(method=loss_fn)).config for loss_fn in (LargeLossRejection(5), Local())
-    )
-    assert registered.method == "ll-r" and registered.options["delta_rel"] == 5 and "<locals>" in own.method
-
-
-def test_a_run_of_objects_is_reopened_with_the_same_scores_and_audited(digits: Dataset, tmp_path: Path) -> None:
-    assert digits.test is not None
-    run = lg.fit(digits, Weighted(), backbone=Tiny(), protocol="linear", out=tmp_path / "a", **QUICK)
-    scores = run.predict(digits.test, device="cpu")
-    moved = (tmp_path / "a").rename(tmp_path / "moved")
-    reopened = lg.open_run(moved)
-    assert np.array_equal(reopened.predict(digits.test, device="cpu"), scores)
-    assert len(lg.find_missing(reopened, folds=2, data=digits, device="cpu", quiet=True))
-
-
-def test_a_run_of_objects_resumes_to_the_same_numbers(
-    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_of_objects_resumes_to_itself(digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Tiny()
     settings: dict[str, Any] = {"protocol": "end-to-end", **QUICK}
     whole = lg.fit(digits, Weighted(), backbone=network, out=tmp_path / "whole", **settings)
@@ -130,17 +98,24 @@ def test_a_run_of_objects_resumes_to_the_same_numbers(
         lg.fit(digits, Weighted(0.1), backbone=network, out=tmp_path / "whole", resume=True, **settings)
 
 
-def test_a_class_that_is_not_loaded_is_named_with_the_remedy(
+def test_a_run_of_objects_is_reopened_with_the_same_scores_and_audited_where_their_classes_are_loaded(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert digits.test is not None
-    lg.fit(digits, Weighted(), backbone=Tiny(), protocol="linear", out=tmp_path / "a", **QUICK)
-    forget(monkeypatch, tmp_path)
-    run = lg.open_run(tmp_path / "a")
+    scores = lg.fit(digits, Weighted(), backbone=Tiny(), protocol="linear", out=tmp_path / "a", **QUICK).predict(
+        digits.test, device="cpu"
+    )
+    run = lg.open_run((tmp_path / "a").rename(tmp_path / "moved"))
+    assert np.array_equal(run.predict(digits.test, device="cpu"), scores)
+    assert len(lg.find_missing(run, folds=2, data=digits, device="cpu", quiet=True))
+    monkeypatch.setattr(trust, "_GIVEN", {})  # as in another user's process, which has neither made nor imported them
+    monkeypatch.setattr(trust, "_used_file", lambda: tmp_path / "used_classes.txt")
+    monkeypatch.delitem(sys.modules, __name__)
+    run = lg.open_run(run.path)
     assert run.metrics["epochs"] == 2, "what needs no code is there"
-    with pytest.raises(RunError, match=rf"{__name__}:Tiny is not loaded.*import {__name__}"):
+    with pytest.raises(RunError, match=rf"{__name__}:Tiny .*import {__name__}"):
         run.predict(digits.test, device="cpu")
-    with pytest.raises(RunError, match=rf"{__name__}:(Weighted|Tiny) is not loaded"):
+    with pytest.raises(RunError, match=rf"{__name__}:(Weighted|Tiny)"):
         lg.find_missing(run, folds=2, data=digits, device="cpu", quiet=True)
 
 
@@ -153,21 +128,19 @@ def test_a_module_whose_class_needs_arguments_is_passed_again(digits: Dataset, t
         lg.open_run(run.path).predict(digits.test, device="cpu")
     reopened = lg.open_run(run.path, backbone=NeedsArguments(4))
     assert np.array_equal(reopened.predict(digits.test, device="cpu"), scores)
-    with pytest.raises(RunError, match="NeedsArguments, not with"):
+    with pytest.raises(RunError, match="NeedsArguments"):
         lg.open_run(run.path, backbone=Tiny()).predict(digits.test, device="cpu")
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"method": Weighted(), "options": {"weight": 1}}, "options of a loss object"),
-        ({"method": "an", "backbone": Tiny(), "weights": "none"}, "weights of a network"),
-        ({"method": "an", "backbone": nn.Linear(3, 3)}, "cannot be a backbone"),
+        ({"method": Weighted(), "options": {"weight": 1}}, "options"),
+        ({"method": "an", "backbone": Tiny(), "weights": "none"}, "weights"),
+        ({"method": "an", "backbone": nn.Linear(3, 3)}, "backbone"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
-    digits: Dataset, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_does_not_fit_is_refused(digits: Dataset, tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
         lg.fit(digits, out=tmp_path / "a", quiet=True, **settings)
     assert not list(tmp_path.iterdir())

@@ -76,7 +76,7 @@ def test_data_are_not_loaded_from_a_path_that_a_foreign_run_names(
     forge(run, data={**data.recipe, "path": str(tmp_path / "vectors.npz.private")})
     OPENED.clear()
     for use in (lambda: lg.open_run(run).load_data(), lambda: lg.find_missing(run, quiet=True)):
-        with pytest.raises(RunError, match=r"made by somebody else.*vectors\.npz\.private.*verify .* --trust"):
+        with pytest.raises(RunError, match=r"vectors\.npz\.private.*verify .* --trust"):
             use()
     assert call("audit", str(run)) == 2 and not OPENED
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
@@ -84,16 +84,13 @@ def test_data_are_not_loaded_from_a_path_that_a_foreign_run_names(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_foreign_run_is_evaluated_and_reported_without_being_trusted(
-    run: Path, tmp_path: Path, watched: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_foreign_run_is_evaluated_without_being_trusted(run: Path, tmp_path: Path, watched: list[str]) -> None:
     forge(run)
     watched.append("vectors.npz")
     assert call("report", str(run)) == 0 and (run / "report.html").exists()
-    assert "without label counts and example images" in capsys.readouterr().out and not OPENED
+    assert not OPENED
     assert call("report", str(run), "--data", str(tmp_path / "vectors.npz")) == 0
     assert call("evaluate", str(run), str(tmp_path / "vectors.npz"), "--device", "cpu", "--resamples", "0") == 0
-    assert "map" in capsys.readouterr().out.lower()
     assert lg.open_run(run).predict(np.zeros((2, 12), dtype=np.float32), device="cpu").shape == (2, 4)
 
 
@@ -139,19 +136,18 @@ class Loss: pass
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_no_class_is_imported_or_made_because_a_foreign_run_names_it(
+def test_no_class_of_a_foreign_run_is_made(
     run: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hostile_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(
-        "labelgap.core.trust.used_classes",
-        lambda: frozenset({"hostile_module:Network", "hostile_module:Loss"}),
+        "labelgap.core.trust.used_classes", lambda: frozenset({"hostile_module:Network", "hostile_module:Loss"})
     )
     forge(run, backbone="hostile_module:Network", method="hostile_module:Loss")
     opened = lg.open_run(run)
     for use in (lambda: opened.model, opened.initial_backbone):
-        with pytest.raises(RunError, match="the class hostile_module:Network"):
+        with pytest.raises(RunError, match="hostile_module:Network"):
             use()
     assert call("report", str(run)) == 0
     assert not (tmp_path / "executed").exists() and "hostile_module" not in sys.modules
@@ -169,15 +165,11 @@ def test_no_weights_are_read_or_downloaded_because_a_foreign_run_names_them(tmp_
     forge(own.path, weights=str(tmp_path / "a.pth.private"))
     OPENED.clear()
     for use in (lambda: lg.open_run(own.path).model, lg.open_run(own.path).initial_backbone):
-        with pytest.raises(RunError, match=r"the weights .*a\.pth\.private"):
+        with pytest.raises(RunError, match=r"a\.pth\.private"):
             use()
-    for name in ("resnet50", "timm:resnet18"):
+    for name in ("resnet50", "timm:resnet18", "timm:hf-hub:somebody/model", "timm:local-dir:/tmp"):
         forge(own.path, weights=None, backbone=name)
-        with pytest.raises(RunError, match=f"weights to download, those of {name}"):
-            lg.open_run(own.path).model  # noqa: B018
-    for name in ("timm:hf-hub:somebody/model", "timm:local-dir:/tmp"):
-        forge(own.path, weights=None, backbone=name)
-        with pytest.raises(RunError):
+        with pytest.raises(RunError, match=name):
             lg.open_run(own.path).model  # noqa: B018
     assert not OPENED
 

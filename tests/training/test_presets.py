@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.models import inference
@@ -22,11 +21,6 @@ from labelgap.training.plan import (
 )
 from labelgap.training.presets import PRESETS, describe_missing_settings, preset
 from labelgap.training.rerun import fit_arguments
-
-
-@pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return lg.load("digits", train=40, val=20, test=20)
 
 
 def of(name: str, method: str, dataset: str, *settings: str, protocol: str | None = None) -> tuple[Any, ...]:
@@ -52,112 +46,93 @@ def test_the_settings_of_the_papers_are_theirs() -> None:
     assert of("kobayashi2023", "two-way", "coco2014", *names) == (0.9, True, 1e-4, "cosine", 40, "crop", 224, "last")
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_makes_a_whole_configuration(name: str, digits: Dataset) -> None:
-    wishes = TrainingRequest(method="an", preset=name, backbone="small-cnn", protocol="linear-init")
-    config = plan_training(digits, wishes).config
-    assert config.preset == name and config.protocol == "linear-init"
-    assert config.linear_epochs is not None
+def decide(data: Dataset, device: str = "cpu", stored: RunConfig | None = None, **asked: Any) -> RunConfig:
+    """The configuration of a run with method "an", and the small network if no backbone is given."""
+    request = TrainingRequest.of({"method": "an", "backbone": "small-cnn", **asked})
+    return plan_training(data, request, torch.device(device), stored).config
 
 
 def test_what_the_user_says_stands_over_the_preset(digits: Dataset) -> None:
-    wishes = TrainingRequest(
-        method="an", preset="kim2022", backbone="small-cnn", training={"epochs": 3, "size": 64, "lr": 1e-2}
-    )
-    config = plan_training(digits, wishes).config
+    config = decide(digits, preset="kim2022", epochs=3, size=64, lr=1e-2)
     assert (config.backbone, config.epochs, config.size, config.lr) == ("small-cnn", 3, 64, 1e-2)
     assert config.backbone_lr == 1e-3, "in the preset's proportion"
     assert config.stop_below == 0.03
 
 
-def test_the_linear_phase_can_be_set_and_means_nothing_elsewhere(digits: Dataset) -> None:
-    config = plan_training(
-        digits, TrainingRequest(method="an", protocol="linear-init", training={"linear_epochs": 4})
-    ).config
+def test_the_linear_phase_can_be_set_and_is_whole_in_every_preset(digits: Dataset) -> None:
+    config = decide(digits, protocol="linear-init", linear_epochs=4)
     assert (config.linear_epochs, config.linear_lr, config.linear_batch_size) == (4, 1e-3, 16)
-    with pytest.raises(InputError, match="linear-init"):
-        plan_training(digits, TrainingRequest(method="an", protocol="end-to-end", training={"linear_epochs": 4}))
+    for name in PRESETS:
+        config = decide(digits, preset=name, protocol="linear-init")
+        assert (config.preset, config.protocol) == (name, "linear-init") and config.linear_epochs is not None
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_head_alone_is_trained_as_in_the_first_phase_of_linear_init(name: str, digits: Dataset) -> None:
-    asked: dict[str, Any] = {"method": "role", "options": {"expected_positives": 2.0}, "preset": name}
-    alone = plan_training(digits, TrainingRequest(**asked, backbone="small-cnn", protocol="linear")).config
+    alone = decide(digits, method="role", options={"expected_positives": 2.0}, preset=name, protocol="linear")
     phase = preset(name, method="role", dataset="digits", protocol="linear-init")
     for setting in ("epochs", "lr", "batch_size"):
         assert getattr(alone, setting) == phase[f"linear_{setting}"]
     assert (alone.optimizer, alone.momentum, alone.backbone_lr) == ("adam", 0.0, alone.lr)
 
 
+OF_NETWORKS: list[dict[str, Any]] = [
+    {"clip": 1.0},
+    {"optimizer": "adamw"},
+    {"precision": "bf16"},
+    {"lr": 0.01, "backbone_lr": 0.5},
+]
+
+
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "named"),
     [
         ({"momentum": 0.9}, "--optimizer sgd"),
         ({"nesterov": True}, "--optimizer sgd"),
         ({"optimizer": "sgd", "momentum": 0.0, "nesterov": True}, "--momentum 0.9"),
         ({"stop_below": 0.03}, "val score"),
+        ({"linear_epochs": 4, "protocol": "end-to-end"}, "linear-init"),
+        *(({**each, "protocol": "linear"}, "whole network") for each in OF_NETWORKS),
     ],
 )
-def test_a_setting_that_would_do_nothing_is_refused(setting: dict[str, Any], said: str, digits: Dataset) -> None:
-    with pytest.raises(InputError, match=said):
-        plan_training(digits, TrainingRequest(method="an", select="last", training=setting))  # type: ignore[arg-type]
+def test_a_setting_that_would_do_nothing_is_refused(setting: dict[str, Any], named: str, digits: Dataset) -> None:
+    with pytest.raises(InputError, match=named):
+        decide(digits, select="last", **setting)
 
 
 def test_a_preset_leaves_out_what_would_do_nothing(digits: Dataset) -> None:
     """The paper's momentum where the user takes Adam, and its early end where there is no score to fall."""
-    asked: dict[str, Any] = {"method": "an", "backbone": "small-cnn", "select": "last"}
-    config = plan_training(
-        digits, TrainingRequest(**asked, preset="kobayashi2023", training={"optimizer": "adam"})
-    ).config
+    config = decide(digits, preset="kobayashi2023", optimizer="adam", select="last")
     assert (config.optimizer, config.momentum, config.nesterov) == ("adam", 0.0, False)
-    config = plan_training(digits, TrainingRequest(**asked, preset="kim2022")).config
-    assert config.stop_below is None
+    assert decide(digits, preset="kim2022", select="last").stop_below is None
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [{"clip": 1.0}, {"optimizer": "adamw"}, {"precision": "bf16"}, {"lr": 0.01, "backbone_lr": 0.5}],
-)
-def test_settings_of_a_whole_network_are_refused_where_only_a_head_learns(
-    setting: dict[str, object], digits: Dataset
-) -> None:
-    with pytest.raises(InputError, match="whole network"):
-        plan_training(digits, TrainingRequest(method="an", protocol="linear", training=setting))  # type: ignore[arg-type]
-
-
-def test_a_gpu_trains_photos_in_two_phases_and_in_bf16_unless_told_otherwise(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_trains_photos_in_two_phases_and_in_bf16(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: not including_emulation)
-    photos, cuda = replace(digits, protocol="linear"), torch.device("cuda")
-    request = TrainingRequest(method="an", backbone="small-cnn")
-    config = plan_training(photos, request, cuda).config
+    photos = replace(digits, protocol="linear")
+    config, on_cpu = (decide(photos, device) for device in ("cuda", "cpu"))
     assert (config.protocol, config.precision) == ("linear-init", "bf16")
-    resumed = plan_training(photos, request, torch.device("cpu"), stored=config).config
-    assert resumed == config, "what depends on the device stays as the run was begun"
-    config = plan_training(photos, request, torch.device("cpu")).config
-    assert (config.protocol, config.precision) == ("linear", "float32")
+    assert decide(photos, stored=config) == config, "what depends on the device stays as the run was begun"
+    assert (on_cpu.protocol, on_cpu.precision) == ("linear", "float32")
 
 
 def test_a_head_alone_is_trained_on_a_pretrained_backbone_unless_another_is_given(digits: Dataset) -> None:
-    def resolve(**given: Any) -> RunConfig:
-        return plan_training(digits, TrainingRequest(method="an", **given)).config
+    def chosen(**given: Any) -> RunConfig:
+        return decide(digits, backbone=given.pop("backbone", None), **given)
 
-    assert resolve().backbone == resolve(protocol="linear-init").backbone == "small-cnn", "the network is trained"
-    chosen = resolve(protocol="linear")
-    assert chosen.backbone == "efficientnet-lite0" and describe_random_features(chosen) is None
-    assert describe_random_features(resolve()) is None
-    assert resolve(protocol="linear", weights=__file__).backbone == "small-cnn"
-    random = describe_random_features(resolve(protocol="linear", backbone="small-cnn"))
-    assert random is not None and random.startswith("the weights of small-cnn are random")
+    assert chosen().backbone == chosen(protocol="linear-init").backbone == "small-cnn", "the network is trained"
+    head = chosen(protocol="linear")
+    assert head.backbone == "efficientnet-lite0" and describe_random_features(head) is None
+    assert describe_random_features(chosen()) is None
+    assert chosen(protocol="linear", weights=__file__).backbone == "small-cnn"
+    assert "small-cnn" in str(describe_random_features(chosen(protocol="linear", backbone="small-cnn")))
 
 
 def test_a_run_records_the_precision_of_its_features(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, photos = torch.device("cpu"), replace(digits, protocol="linear", backbone="efficientnet-lite2")
+    photos = replace(digits, protocol="linear")
 
     def resolve(stored: RunConfig | None = None, **settings: Any) -> RunConfig:
-        request = TrainingRequest(method="an", protocol=settings.pop("protocol", None), training=settings)  # type: ignore[arg-type]
-        return plan_training(photos, request, cpu, stored).config
+        return decide(photos, stored=stored, backbone="efficientnet-lite2", **settings)
 
     monkeypatch.setattr(inference, "cpu_precision", lambda: "bfloat16")
     config, exact = resolve(), resolve(precision="float32")
@@ -169,7 +144,7 @@ def test_a_run_records_the_precision_of_its_features(digits: Dataset, monkeypatc
     assert (network.precision, network.feature_precision) == ("bf16", "float32")
     monkeypatch.setattr(inference, "cpu_precision", lambda: "float16")
     assert resolve().feature_precision == "float16" and resolve(config) == config
-    with pytest.raises(InputError, match="use auto"):
+    with pytest.raises(InputError, match="auto"):
         TrainingRequest(method="an", training={"precision": "float16"}).check()
 
 
@@ -177,10 +152,7 @@ def test_a_preset_without_settings_for_a_data_set_says_so() -> None:
     for name, own in (("kim2022", "openimages"), ("cole2021", "voc2007"), ("kobayashi2023", "csv")):
         assert describe_missing_settings(name, own) is None
     for name, other in (("kim2022", "csv"), ("cole2021", "openimages"), ("zhou2022", None)):
-        assert (
-            describe_missing_settings(name, other)
-            == f"{name} has no settings for this data set: those of COCO are used"
-        )
+        assert str(describe_missing_settings(name, other)).startswith(name)
 
 
 def network_settings(given: dict[str, Any], **network: bool) -> dict[str, Any]:

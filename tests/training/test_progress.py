@@ -69,45 +69,29 @@ def test_a_terminal_gets_a_bar_for_each_and_no_lines(script: str) -> None:
     assert "the last one" in text.split("a message")[1]  # the outer bar still moves
 
 
-def test_lines_come_every_half_minute_and_rarely_in_work_of_a_day(
+def test_lines_come_every_half_minute_or_rarely(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = SimpleNamespace(now=1000.0)
+    clock, notes, printed, reporter = SimpleNamespace(now=1000.0), list[str](), list[int](), Reporter()
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    notes, reporter, printed = list[float](), Reporter(), list[int]()
-
-    def note() -> str:
-        notes.append(clock.now)
-        return "epoch 1/10"
-
     with reporter.bar("training", DAY):
         for second in range(1, DAY + 1):
             clock.now += 1
-            reporter.advance(1, note)
+            reporter.advance(1, lambda: notes.append("") or "epoch 1/10")  # type: ignore[func-returns-value]
             if capsys.readouterr().err:
                 printed.append(second)
     assert printed[:3] == [30, 60, 90] and len(printed) == len(notes) < 130
     assert all(after - before <= max(30, 0.05 * before + 1) for before, after in pairwise(printed))
     assert DAY - printed[-1] < 0.06 * DAY
-
-
-def test_a_resumed_work_counts_only_its_own_time_and_a_quiet_one_prints_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
     for quiet in (False, True):
-        clock.now = 0.0
-        reporter = Reporter(quiet)
-        with reporter.bar("training", 100, 50):
-            clock.now = 60.0
-            reporter.advance(0)
-            clock.now = 120.0
-            reporter.advance(10)
+        clock.now, reporter = 0.0, Reporter(quiet)
+        with reporter.bar("training", 100, 50):  # a resumed work counts only its own time
+            for clock.now, steps in ((60.0, 0), (120.0, 10)):
+                reporter.advance(steps)
     assert capsys.readouterr().err == "training: 50 %\ntraining: 60 %  about 8 min left\n"
 
 
-def test_a_part_that_is_done_again_moves_back_and_a_muted_one_shows_its_progress_alone(
+def test_a_part_that_is_done_again_moves_back(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", -1.0)

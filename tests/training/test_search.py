@@ -1,4 +1,4 @@
-"""Runs without a val split: settings, thresholds and accuracy from out-of-fold scores, a final head on all images."""
+"""Runs without a val split: folds, settings and accuracy from out-of-fold scores, a final head on all images."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,32 +15,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tests.killing import run_forked
+from tests.sample_photos import write_small_photos
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.labels import LabelTable
+from labelgap.labels import ABSENT, LabelTable, Revision
+from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
+from labelgap.losses import methods
 from labelgap.metrics import average_precision, choose_thresholds
-from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, neighbors, resolve_folds
+from labelgap.training.auto import SearchSpace, auto_methods, candidate_configs, choose_method, neighbors, resolve_folds
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import FoldTask, out_of_fold_logits, train_configs
+from labelgap.training.folds import FoldTask, assign_folds, duplicate_groups, out_of_fold_logits, train_configs
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import fit_arguments
+from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.run_folder import read_predictions
-from labelgap.training.search import (
-    Search,
-    _Best,
-    _simplest,
-    search_heads,
-    selection_score,
-)
+from labelgap.training.search import Search, _Best, _simplest, search_heads
 from labelgap.training.selection import choose_selection
 
 IMAGES, WIDTH, CLASSES = 80, 12, 3
@@ -64,16 +64,26 @@ def config_for(data: Dataset, **settings: Any) -> RunConfig:
     return RunConfig.checked(**{**own, **settings})
 
 
+FOLD = np.arange(IMAGES) % 4
+CPU = torch.device("cpu")
+
+
+def vectors_of(data: Dataset) -> torch.Tensor:
+    assert isinstance(data.train.images, FeatureVectors)
+    return torch.from_numpy(data.train.images.vectors)
+
+
+def out_of_fold(data: Dataset, *configs: RunConfig, labels: LabelTable | None = None) -> list[Any]:
+    tasks = [FoldTask(each, labels or data.train.labels, FOLD) for each in configs]
+    return list(out_of_fold_logits(vectors_of(data), tasks, CPU))
+
+
 def test_an_image_is_scored_by_a_head_that_has_not_seen_its_labels() -> None:
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    data, fold = album(), FOLD
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 1.0)]
     codes = data.train.labels.to_dense()
     changed = LabelTable.from_dense(np.where(fold[:, None] == 1, 1 - np.abs(codes), codes))
-    before, after = (
-        out_of_fold_logits(features, [FoldTask(each, table, fold) for each in configs], torch.device("cpu"))
-        for table in (data.train.labels, changed)
-    )
+    before, after = out_of_fold(data, *configs), out_of_fold(data, *configs, labels=changed)
     for old, new in zip(before, after, strict=True):
         np.testing.assert_array_equal(old[fold == 1], new[fold == 1])
         assert not np.allclose(old[fold == 0], new[fold == 0])
@@ -82,68 +92,42 @@ def test_an_image_is_scored_by_a_head_that_has_not_seen_its_labels() -> None:
 @pytest.mark.parametrize("standardize", [False, True])
 def test_the_head_of_a_fold_is_the_one_that_its_images_give_alone(standardize: bool) -> None:
     """Standardized by all images, the held-out ones have another mean than those that Adam learns from."""
-    data, fold = album(), np.arange(IMAGES) % 4
-    features, labels = torch.from_numpy(data.train.images.vectors), data.train.labels  # type: ignore[attr-defined]
+    data, fold = album(), FOLD
+    features, labels = vectors_of(data), data.train.labels
     config = config_for(data, optimizer="adam", standardize=standardize, lr=1e-2, epochs=3, weight_decay=0.01)
-    (logits,) = out_of_fold_logits(features, [FoldTask(config, labels, fold)], torch.device("cpu"))
+    (logits,) = out_of_fold(data, config)
     for number in range(4):
         seen = np.flatnonzero(fold != number)
-        how: dict[str, Any] = {"order_seed": derive_seed(0, "fold"), "device": torch.device("cpu"), "images": IMAGES}
+        how: dict[str, Any] = {"order_seed": derive_seed(0, "fold"), "device": CPU, "images": IMAGES}
         last = choose_selection(None, None, "last")
         (head,) = train_configs({"train": features[seen]}, labels.select(seen), [config], last, **how)
         expected = features[fold == number].numpy() @ head.weight.T + head.bias
         np.testing.assert_allclose(logits[fold == number], expected, atol=1e-5)
 
 
-def test_the_penalty_of_a_fold_is_that_of_all_images() -> None:
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
-    config = config_for(data, weight_decay=0.02, epochs=20, standardize=False)
-    (logits,) = out_of_fold_logits(features, [FoldTask(config, data.train.labels, fold)], torch.device("cpu"))
-    seen, peer = fold != 2, LogisticRegression(C=1 / (0.02 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
-    peer.fit(features[seen], data.train.labels.to_dense()[seen, 0] == 1)
-    np.testing.assert_allclose(logits[~seen, 0], peer.decision_function(features[~seen]), atol=2e-3)
-
-
-def test_the_score_weighs_a_class_by_its_known_presents() -> None:
-    data = album()
-    logits = np.random.default_rng(1).normal(size=(IMAGES, CLASSES)).astype(np.float32)
-    selection = choose_selection(data.train.labels, None)
-    observed = data.train.labels.to_dense() == 1
-    each = [average_precision(logits[:, [k]], observed[:, [k]]) for k in range(CLASSES)]
-    assert selection.rule == "observed"
-    assert selection_score(selection, logits) == pytest.approx(np.average(each, weights=observed.sum(0)))
-
-
 def test_the_best_candidate_is_chosen_and_one_that_fails_is_not() -> None:
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
-    adam = {"optimizer": "adam", "epochs": 3}
-    configs = [
-        config_for(data, **adam, lr=1e38, backbone_lr=1e38),
-        config_for(data, weight_decay=100.0),
-        config_for(data, weight_decay=0.01, epochs=10),
-    ]
-    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
+    data, fold = album(), FOLD
+    features, fails = vectors_of(data), {"optimizer": "adam", "epochs": 3, "lr": 1e38, "backbone_lr": 1e38}
+    wishes: list[dict[str, Any]] = [fails, {"weight_decay": 100.0}, {"weight_decay": 0.01, "epochs": 10}]
+    configs = [config_for(data, **each) for each in wishes]
+    found = search_heads({"train": features}, data.train.labels, configs, fold, device=CPU)
     assert found.settings["weight_decay"] == 0.01 and found.compared[0]["score"] is None
     assert found.logits is not None and np.isfinite(found.logits).all() and found.reason is not None
-    with pytest.raises(RunError, match="diverged in every fold"):
-        search_heads({"train": features}, data.train.labels, configs[:1], fold, device=torch.device("cpu"))
+    with pytest.raises(RunError, match="every fold"):
+        search_heads({"train": features}, data.train.labels, configs[:1], fold, device=CPU)
 
 
 def test_many_images_are_searched_in_part_and_scored_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labelgap.training.search.MIN_SEARCH_IMAGES", 40)
     monkeypatch.setattr("labelgap.training.search.MAX_SEARCH_VALUES", 0)
-    data, fold = album(), np.arange(IMAGES) % 4
-    features = torch.from_numpy(data.train.images.vectors)  # type: ignore[attr-defined]
+    data, features = album(), vectors_of(album())
     configs = [config_for(data, weight_decay=decay) for decay in (0.01, 100.0)]
-    found = search_heads({"train": features}, data.train.labels, configs, fold, device=torch.device("cpu"))
-    (alone,) = out_of_fold_logits(features, [FoldTask(configs[0], data.train.labels, fold)], torch.device("cpu"))
-    np.testing.assert_array_equal(found.logits, alone)
+    found = search_heads({"train": features}, data.train.labels, configs, FOLD, device=CPU)
+    np.testing.assert_array_equal(found.logits, out_of_fold(data, configs[0])[0])
     part, rows = data.train.labels.select(np.arange(40)), features[:40]
-    (of_all,) = out_of_fold_logits(rows, [FoldTask(configs[0], part, fold[:40])], torch.device("cpu"), images=IMAGES)
+    (of_all,) = out_of_fold_logits(rows, [FoldTask(configs[0], part, FOLD[:40])], CPU, images=IMAGES)
     double = config_for(data, weight_decay=0.02)  # the same penalty, relative to the loss of half of the images
-    (expected,) = out_of_fold_logits(rows, [FoldTask(double, part, fold[:40])], torch.device("cpu"))
+    (expected,) = out_of_fold_logits(rows, [FoldTask(double, part, FOLD[:40])], CPU)
     np.testing.assert_allclose(of_all, expected)
 
 
@@ -168,49 +152,46 @@ def test_a_run_without_val_is_cross_validated(tmp_path: Path, absents: bool) -> 
     assert lg.average_precision(run.predict(test.images), test.labels) > 0.7
 
 
-def test_the_final_head_is_trained_on_all_images(tmp_path: Path) -> None:
-    data = album()
+def test_the_final_head_is_trained_on_all_images_and_those_of_folds_with_the_same_penalty(tmp_path: Path) -> None:
+    data, peer = album(), LogisticRegression(C=1 / (0.05 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
     run = lg.fit(data, "an", out=tmp_path / "run", device="cpu", quiet=True, weight_decay=0.05, epochs=30)
     assert len(run.metrics["cross_validation"]["compared"]) == 1 and run.config.why is None
-    vectors = data.train.images.vectors  # type: ignore[attr-defined]
-    scaled = StandardScaler().fit_transform(vectors)
+    vectors = vectors_of(data).numpy()
+    scaled, labels = StandardScaler().fit_transform(vectors), data.train.labels.to_dense() == 1
     for number in range(CLASSES):
-        peer = LogisticRegression(C=1 / (0.05 * IMAGES * CLASSES), tol=1e-8, max_iter=1000)
-        peer.fit(scaled, data.train.labels.to_dense()[:, number] == 1)
-        np.testing.assert_allclose(run.predict(vectors)[:, number], expit(peer.decision_function(scaled)), atol=1e-3)
+        expected = expit(peer.fit(scaled, labels[:, number]).decision_function(scaled))
+        np.testing.assert_allclose(run.predict(vectors)[:, number], expected, atol=1e-3)
+    (logits,) = out_of_fold(data, config_for(data, weight_decay=0.05, epochs=20, standardize=False))
+    seen = FOLD != 2  # the penalty of a fold is that of all images
+    peer.fit(vectors[seen], labels[seen, 0])
+    np.testing.assert_allclose(logits[~seen, 0], peer.decision_function(vectors[~seen]), atol=2e-3)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"folds": 1}, "from 2 to the 80"),
-        ({"optimizer": "newton", "batch_size": 16}, "steps on all 80 images"),
-        ({"method": "role", "optimizer": "newton"}, "trained by --optimizer adam"),
+        ({"folds": 1}, "2 to the 80"),
+        ({"optimizer": "newton", "batch_size": 16}, "80 images"),
+        ({"method": "role", "optimizer": "newton"}, "--optimizer adam"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
         lg.fit(album(), out=tmp_path / "run", device="cpu", quiet=True, **settings)
-
-
-def test_the_candidates_are_penalties_per_feature() -> None:
-    data = album()
-    found = candidate_configs(config_for(data), data.train.labels, WIDTH, SearchSpace(decay=True, rate=True))
-    strengths = [each.weight_decay * IMAGES * CLASSES / WIDTH for each in found]
-    assert strengths == pytest.approx([0.015, 0.15, 1.5], rel=1e-3)
 
 
 def test_the_neighbors_of_the_best_of_each_close_method_are_compared_next() -> None:
     data, space = album(), SearchSpace(decay=True, rate=True)
+    first = candidate_configs(config_for(data), data.train.labels, WIDTH, space)
+    strengths = [each.weight_decay * IMAGES * CLASSES / WIDTH for each in first]  # penalties per feature
+    assert strengths == pytest.approx([0.015, 0.15, 1.5], rel=1e-3)
     configs = [config_for(data, method=method, weight_decay=decay) for method in ("an", "em") for decay in (0.1, 1.0)]
     found = neighbors(configs, [0.5, 0.7, 0.695, 0.2], space)
     assert [(each.method, each.weight_decay) for each in found] == [
         *(("an", 0.3162), ("an", 3.162)),
         *(("em", 0.03162), ("em", 0.3162)),
     ]
-    behind = neighbors(
-        [*configs, *found[:2]], [0.5, 0.7, 0.6, 0.2, 0.65, float("nan")], SearchSpace(decay=True, rate=True)
-    )
+    behind = neighbors([*configs, *found[:2]], [0.5, 0.7, 0.6, 0.2, 0.65, float("nan")], space)
     assert behind == [], "the penalties around the best one were compared, and the other method is not close"
     assert neighbors(configs, [float("nan")] * 4, space) == []
     adam = config_for(data, optimizer="adam", lr=1e-3, backbone_lr=1e-3, weight_decay=0.1)
@@ -240,11 +221,10 @@ def test_auto_compares_what_the_number_of_known_labels_allows(row: list[int], im
 
 def with_val(*, absents: bool = False, complete: bool = True) -> Dataset:
     """An album whose features have another scale each, with a val."""
-    data, held_out = album(absents=absents), album(images=60, seed=1, complete=complete).train
+    parts = {"train": album(absents=absents), "val": album(images=60, seed=1, complete=complete)}
     scale = 10.0 ** np.arange(-3, 9, dtype=np.float32)
     train, val = (
-        Split(name, FeatureVectors(split.images.vectors * scale), split.labels)  # type: ignore[attr-defined]
-        for name, split in (("train", data.train), ("val", held_out))
+        Split(name, FeatureVectors(vectors_of(data).numpy() * scale), data.train.labels) for name, data in parts.items()
     )
     return Dataset("album", train, val, backbone="features", protocol="linear")
 
@@ -269,29 +249,6 @@ def test_a_val_of_observed_positives_compares_what_a_cross_validation_would(tmp_
     run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
     assert run.config.select == "observed" and len(run.metrics["search"]["compared"]) > 5
     assert run.metrics["val"]["map"] is None and "measured" not in run.metrics["thresholds"]["marks"]
-
-
-@pytest.mark.parametrize(("noise", "chosen"), [(0.0, "gr"), (0.02, "an")], ids=["ahead", "level"])
-def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(noise: float, chosen: str) -> None:
-    random = np.random.default_rng(0)
-    vectors = random.normal(size=(60, 4)).astype(np.float32)
-    truth = (vectors[:, :2] + 0.3 * random.normal(size=(60, 2)) > 0.3).astype(np.int8)
-    selection = choose_selection(LabelTable.from_dense(truth), None)
-    weak = np.eye(2, 4) if noise else np.eye(2, 4, k=2)
-    other = np.eye(2, 4) + noise * random.normal(size=(2, 4))
-    heads = {"an": weak, "gr": other}
-    scores = {name: average_precision(vectors @ weight.T, truth) for name, weight in heads.items()}
-    scores["gr"] = max(scores["gr"], scores["an"] + 1e-4)
-    config = config_for(album())
-    best = {
-        name: _Best(
-            config.model_copy(update={"method": name}),
-            float(scores[name]),
-            SimpleNamespace(weight=weight, bias=np.zeros(2)),
-        )
-        for name, weight in heads.items()
-    }
-    assert _simplest(best, "an", torch.from_numpy(vectors), selection).method == chosen
 
 
 @pytest.mark.parametrize(
@@ -350,11 +307,11 @@ def test_settings_that_are_no_choice_of_ours_are_refused(tmp_path: Path, setting
     data, chosen = album(), {"method": "an", "options": {}, "weight_decay": 0.1, "lr": 1.0, "backbone_lr": 1.0}
     logits = np.zeros((IMAGES, CLASSES), dtype=np.float32)
     Search({**chosen, **settings}, [{**chosen, "score": 0.5}], logits).save(tmp_path, "mark")
-    with pytest.raises(RunError, match="Train into a new folder"):
+    with pytest.raises(RunError, match="new folder"):
         Search.load(tmp_path, "mark", data.train.labels, ["an"])
     Search(chosen, [{**chosen, "score": None}], logits).save(tmp_path, "mark")
     assert Search.load(tmp_path, "mark", data.train.labels, ["an"]) is not None
-    with pytest.raises(RunError, match="other images"):
+    with pytest.raises(RunError, match="images"):
         Search.load(tmp_path, "mark", album(images=5).train.labels, ["an"])
 
 
@@ -364,5 +321,136 @@ def test_copies_leave_fewer_folds() -> None:
     assert plan.search is None and plan.config.optimizer == "adam" and not plan.config.standardize
     of_groups = [replace(data, train=replace(data.train, groups=np.arange(12) % count)) for count in (3, 1)]
     assert [resolve_folds(each, None, "linear") for each in (data, *of_groups)] == [5, 3, 0]
-    with pytest.raises(InputError, match="from 2 to the 3 training images that are no copies"):
+    with pytest.raises(InputError, match="2 to the 3 "):
         resolve_folds(of_groups[0], 5, "linear")
+
+
+PARTIAL = LabelTable.from_dense([[1, -1, -1], [-1, 1, 0]])
+
+
+def test_what_auto_chooses_depends_on_the_network_and_on_what_is_known() -> None:
+    full = LabelTable.from_dense([[1, 0], [0, 1]])
+    assert choose_method(full, "end-to-end")[0] == choose_method(full, "linear")[0] == "bce-ls"
+    assert choose_method(full, "end-to-end", pretrained=False)[0] == "bce"
+    chosen = choose_method(PARTIAL, "linear")
+    assert chosen[0] in methods() and "50 %" in chosen[1]
+    assert chosen == choose_method(PARTIAL, "linear-init") == choose_method(PARTIAL, "end-to-end")
+    assert choose_method(PARTIAL, "end-to-end", pretrained=False)[0] != chosen[0]
+    with pytest.raises(InputError, match="learn"):
+        choose_method(LabelTable.from_dense([[0, -1]]), "linear")
+    codes = np.full((10, 4), -1, dtype=np.int8)
+    codes[:2, 0] = 1
+    assert choose_method(LabelTable.from_dense(codes), "linear")[0] == "gr", "positives alone teach iu nothing"
+    codes[:, 1] = 0
+    for row, expected in ((None, "iu"), (2, "iu"), (3, "gr")):  # few images have a known present
+        codes[[] if row is None else row, 2] = 1
+        assert choose_method(LabelTable.from_dense(codes), "linear")[0] == expected
+
+
+def single(columns: list[int], classes: int) -> lg.LabelTable:
+    codes = np.full((len(columns), classes), lg.UNKNOWN)
+    codes[np.arange(len(columns)), columns] = lg.PRESENT
+    return lg.LabelTable.from_dense(codes)
+
+
+def test_every_class_is_shared_out_as_evenly_as_its_number_allows() -> None:
+    random = np.random.default_rng(0)
+    columns = random.choice(5, size=503, p=[0.6, 0.2, 0.1, 0.07, 0.03])
+    table = single(columns.tolist(), 5)
+    fold = assign_folds(table, folds=4)
+    assert np.array_equal(fold, assign_folds(table, folds=4)) and (fold != assign_folds(table, 4, seed=1)).any()
+    assert set(fold.tolist()) == {0, 1, 2, 3}
+    for number in range(5):
+        sizes = np.bincount(fold[columns == number], minlength=4)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_images_of_a_group_are_in_one_fold() -> None:
+    random = np.random.default_rng(1)
+    groups = random.integers(40, size=200)
+    fold = assign_folds(single(random.integers(3, size=200).tolist(), 3), folds=5, groups=groups)
+    for group in range(40):
+        assert len(set(fold[groups == group].tolist())) <= 1
+    assert np.bincount(fold).min() > 20
+    for folds in (1, 9):
+        with pytest.raises(InputError, match="folds"):
+            assign_folds(single([0, 1] * 4, 2), folds)
+
+
+def test_vectors_that_are_equal_to_the_last_bit_are_copies() -> None:
+    vectors = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float16)
+    vectors[4] = vectors[1]
+    vectors[5] = np.nextafter(vectors[1], np.float16(9))
+    data = lg.Dataset("made", lg.Split("train", FeatureVectors(vectors), lg.LabelTable.from_dense([[1]] * 6)))
+    assert duplicate_groups(data, "train", vectors).tolist() == [0, 1, 2, 3, 1, 4]
+    assert duplicate_groups(data, "train").tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_near_duplicate_photos_share_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    write_small_photos(tmp_path, 5)
+    Image.open(tmp_path / "02.jpg").resize((128, 96)).save(tmp_path / "05.jpg")
+    rows = [f"0{number}.jpg,train,{int(number < 3)},{int(number >= 3)}" for number in range(6)]
+    (tmp_path / "tags.csv").write_text("\n".join(["image,split,a,b", *rows]))
+    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path)
+    where = dict(zip(data.train.labels.images, duplicate_groups(data, data.train.name).tolist(), strict=True))
+    assert where["02.jpg"] == where["05.jpg"] and len(set(where.values())) == len(where) - 1
+    off = replace(data, recipe={**data.recipe, "options": {"duplicates": "off"}})
+    assert len(set(duplicate_groups(off, "train").tolist())) == len(data.train)
+
+
+def reviewed(folder: Path) -> tuple[lg.Dataset, np.ndarray]:
+    """An album of presents in which a person decided labels absent: two likely ones, and all of the first image."""
+    data = album()
+    before = data.train.labels.to_dense()
+    codes = before.copy()
+    likely = [(row + 1, column) for row, column in np.argwhere(before[1:] == -1)[:2].tolist()]
+    decided = [*likely, *((0, number) for number in np.flatnonzero(before[0] == -1))]
+    for entry in decided:
+        codes[entry] = ABSENT
+    table = LabelTable.from_dense(codes, classes=data.classes, images=data.train.labels.images)
+    about: dict[str, Any] = {"time": datetime(2026, 1, 1, tzinfo=UTC), "author": "me"}
+    made = [Revision(table.images[i], table.classes[k], ABSENT, "review", **about) for i, k in decided]
+    path = folder / "better.csv"
+    write_provenance(provenance_path(path), [ProvenanceEntry("train", each, -1) for each in made])
+    recipe = {"name": "csv", "path": str(path), "options": {}, "steps": []}
+    return replace(data, train=replace(data.train, labels=table), recipe=recipe), before
+
+
+def test_absents_of_images_that_are_known_in_full_stay(tmp_path: Path) -> None:
+    data, before = reviewed(tmp_path)
+    found, count = leave_out_ranked_absents(data)
+    assert count == 2
+    np.testing.assert_array_equal(found.train.labels.to_dense()[1:], before[1:])
+    np.testing.assert_array_equal(found.train.labels.to_dense()[0], data.train.labels.to_dense()[0])
+    provenance_path(tmp_path / "better.csv").unlink()
+    assert leave_out_ranked_absents(data) == (data, 0)
+
+
+def test_auto_leaves_them_out_and_the_run_is_repeated_by_its_command(tmp_path: Path) -> None:
+    data, _ = reviewed(tmp_path)
+    run = lg.fit(data, out=tmp_path / "a", device="cpu", quiet=True, epochs=2)
+    assert run.config.reviewed_absents == "ignore"
+    again = lg.fit(data, **fit_arguments(run.config), out=tmp_path / "b", device="cpu", quiet=True)
+    np.testing.assert_array_equal(run.predict(data.train.images), again.predict(data.train.images))
+    for settings in ({"reviewed_absents": "use"}, {"method": "gr"}):
+        out = tmp_path / next(iter(settings))
+        used = lg.fit(data, out=out, device="cpu", quiet=True, epochs=2, **settings)  # type: ignore[arg-type]
+        assert used.config.reviewed_absents == "use"
+    resumed = lg.fit(data, out=tmp_path / "a", device="cpu", quiet=True, epochs=2, resume=True)
+    assert resumed.config == run.config
+
+
+@pytest.mark.parametrize(("noise", "chosen"), [(0.0, "gr"), (0.02, "an")], ids=["ahead", "level"])
+def test_the_first_method_is_kept_unless_another_is_ahead_by_more_than_chance(noise: float, chosen: str) -> None:
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(60, 4)).astype(np.float32)
+    truth = (vectors[:, :2] + 0.3 * random.normal(size=(60, 2)) > 0.3).astype(np.int8)
+    weak = np.eye(2, 4) if noise else np.eye(2, 4, k=2)
+    best = {}
+    for name, weight in (("an", weak), ("gr", np.eye(2, 4) + noise * random.normal(size=(2, 4)))):
+        score = float(average_precision(vectors @ weight.T, truth)) + (1e-4 if name == "gr" and noise else 0)
+        config = config_for(album(), method=name)
+        best[name] = _Best(config, score, SimpleNamespace(weight=weight, bias=np.zeros(2)))
+    selection = choose_selection(LabelTable.from_dense(truth), None)
+    assert _simplest(best, "an", torch.from_numpy(vectors), selection).method == chosen

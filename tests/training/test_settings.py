@@ -1,19 +1,23 @@
-"""A setting is declared in one place, and found wherever settings are."""
+"""A setting is declared in one place, and found wherever settings are; a configuration comes back as it was written."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.training.plain_config import PLAIN
 
 import labelgap as lg
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.training import keywords
+from labelgap.training.config import CONFIG_FILE, RunConfig, read_config, write_config
 from labelgap.training.settings import KEYWORDS, SETTINGS, TrainingSettings, check_settings, keywords_module
 
 SOURCE = Path(lg.__file__).parent
@@ -41,12 +45,9 @@ TrainingRequest(training={"patience": 0}).check()
 def test_the_keywords_of_fit_are_those_of_the_schema() -> None:
     assert Path(keywords.__file__).read_text() == keywords_module(), "run: python -m labelgap.training.settings"
     assert tuple(keywords.TrainingKeywords.__annotations__) == KEYWORDS
+    assert all(info.description for info, _ in SETTINGS.values())
     arguments = {name for name in SETTINGS if name not in KEYWORDS}
     assert arguments <= set(inspect.signature(lg.fit).parameters)
-
-
-def test_every_setting_has_a_help_text() -> None:
-    assert all(info.description for info, _ in SETTINGS.values())
 
 
 def test_a_setting_that_is_added_in_one_line_is_found_everywhere(tmp_path: Path) -> None:
@@ -71,3 +72,25 @@ def test_all_wrong_values_are_in_one_error() -> None:
     with pytest.raises(UnknownNameError, match="batch_size"):
         check_settings({"batchsize": 4})
     check_settings({name: info.default for name in KEYWORDS if (info := TrainingSettings.model_fields[name]).default})
+
+
+def test_a_configuration_comes_back_as_it_was_written_also_that_of_an_earlier_version(tmp_path: Path) -> None:
+    phase: dict[str, Any] = {"linear_epochs": 9, "linear_lr": 0.01, "linear_batch_size": 8}
+    for config in (RunConfig.checked(**PLAIN), RunConfig.checked(**{**PLAIN, "protocol": "linear-init", **phase})):
+        write_config(tmp_path, config)
+        assert read_config(tmp_path) == config
+    stored = json.loads((tmp_path / CONFIG_FILE).read_text())
+    nested = {name.removeprefix("linear_"): stored.pop(name) for name in phase}
+    (tmp_path / CONFIG_FILE).write_text(json.dumps({**stored, "linear": nested}))
+    assert stored["format"] == 1
+    assert read_config(tmp_path) == config and read_config(tmp_path).fingerprint() == config.fingerprint()
+    with pytest.raises(InputError, match="'epochs'"):
+        RunConfig.checked(**PLAIN, epoch=3)
+
+
+@pytest.mark.parametrize(("content", "named"), [(None, CONFIG_FILE), ("{", CONFIG_FILE), ('{"format": 7}', "format 7")])
+def test_a_folder_that_is_no_run_says_why(tmp_path: Path, content: str | None, named: str) -> None:
+    if content is not None:
+        (tmp_path / CONFIG_FILE).write_text(content)
+    with pytest.raises(RunError, match=named):
+        read_config(tmp_path)

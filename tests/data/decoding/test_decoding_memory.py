@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -60,24 +60,17 @@ def test_a_large_image_is_held_once_and_not_in_copies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pixels", "at_once"), [(60, 1), (30, 3), (1000, 1)])
 def test_threads_decode_no_more_pixels_at_once_than_the_budget(pixels: int, at_once: int) -> None:
-    budget, lock, active, most = _PixelBudget(100), threading.Lock(), 0, 0
+    budget, active, seen = _PixelBudget(100), list[None](), list[int]()
 
-    def work() -> None:
-        nonlocal active, most
-        for _ in range(50):
-            with budget.take(pixels):
-                with lock:
-                    active += 1
-                    most = max(most, active)
-                with lock:
-                    active -= 1
+    def work(_: int) -> None:
+        with budget.take(pixels):
+            active.append(None)
+            seen.append(len(active))
+            active.pop()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert 1 <= most <= at_once
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(400)))
+    assert 1 <= max(seen) <= at_once
     with budget.take(100):
         pass
 
@@ -129,32 +122,24 @@ def test_a_thumbnail_has_the_pixels_of_pillows(monkeypatch: pytest.MonkeyPatch) 
 def test_the_limit_of_pixels_can_be_lowered_and_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.png").write_bytes(png(40, 25, depth=1, color=0, lines=[bytes(5)] * 25))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 400)
-    for limit, fits in (("999", False), ("1000", True)):
+    for limit, named in (("999", "999 pixels.*LABELGAP_MAX"), *((each, "LABELGAP_MAX") for each in WRONG_LIMITS)):
         monkeypatch.setenv("LABELGAP_MAX_PIXELS", limit)
-        if fits:
-            assert decode(tmp_path / "a.png").shape == (25, 40, 3)
-        else:
-            with pytest.raises(
-                InputError, match=r"a\.png is refused: it unpacks to more than 999 pixels.*LABELGAP_MAX"
-            ):
-                decode(tmp_path / "a.png")
-    for wrong in ("0", "-5", "1e9", "٣", "9" * 30):
-        monkeypatch.setenv("LABELGAP_MAX_PIXELS", wrong)
-        with pytest.raises(InputError, match="LABELGAP_MAX_PIXELS is a number of pixels"):
+        with pytest.raises(InputError, match=named):
             decode(tmp_path / "a.png")
+    monkeypatch.setenv("LABELGAP_MAX_PIXELS", "1000")
+    assert decode(tmp_path / "a.png").shape == (25, 40, 3)
 
 
-def test_a_file_that_would_be_read_as_a_whole_has_a_limit_of_its_own(tmp_path: Path) -> None:
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.webp")
-    Image.new("RGB", (8, 8)).save(tmp_path / "b.png")
+WRONG_LIMITS = ("0", "-5", "1e9", "٣", "9" * 30)
+
+
+def test_a_file_too_large_to_be_read_or_unpacked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in (("a.webp", 200 * 2**20), ("b.png", 2**40)):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
         os.truncate(tmp_path / name, size)  # a hole: it takes no room on the disk
-        with pytest.raises(InputError, match=f"{name} is refused: it has {size:,} bytes"):
+        with pytest.raises(InputError, match=f"{name} .* {size:,} bytes"):
             decode(tmp_path / name)
-
-
-def test_no_memory_is_an_error_that_names_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "c.png")
     monkeypatch.setattr(DecodedImage, "pixels", lambda self: bytearray(2**62))
-    with pytest.raises(InputError, match=r"a\.png needs more memory than there is"):
-        decode(tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"c\.png needs more memory"):
+        decode(tmp_path / "c.png")

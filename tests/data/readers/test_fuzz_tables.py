@@ -55,7 +55,7 @@ def checked(file: TableFile, rows: int) -> None:
 
 @settings(max_examples=20)
 @given(table=tables(), delimiter=st.sampled_from([",", ";", "\t"]), options=OPTIONS)
-def test_every_row_of_a_csv_is_read_or_the_file_is_refused(
+def test_every_row_of_a_csv_is_read_or_it_is_refused(
     table: list[list[str]], delimiter: str, options: dict[str, Any]
 ) -> None:
     text = io.StringIO(newline="")

@@ -67,6 +67,10 @@ def test_the_lists_of_voc_name_photos_in_their_folder(voc: Path) -> None:
     assert len(refused("voc2012", voc)) == 3
     (voc / "ImageSets" / "Main" / "person_train.txt").write_text("".join(f"{row} 1\n" for row in range(12_000)))
     assert "ImageSets/Main/person_train.txt, line 1" in places("voc2012", voc), "12,000 lines in one message"
+    for name in ("Annotations/2008_000003.xml", "ImageSets/Main/person_train.txt"):
+        (voc / name).unlink()
+        os.mkfifo(voc / name)
+        assert name in places("voc2012", voc)
 
 
 def test_numbers_of_coco_are_whole_and_finite(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_coco_with_more_labels_than_memory_is_refused(tmp_path: Path) -> None:
     marks = [{"image_id": number, "category_id": 0} for number in range(15_000)]
     change(coco(tmp_path), "train2014", categories=categories, images=images, annotations=marks)
     change(tmp_path, "val2014", categories=categories, images=images[:1], annotations=marks[:1])
-    with pytest.raises(InputError, match="15,000 images and 15,000 classes"):
+    with pytest.raises(InputError, match="15,000 classes"):
         load("coco2014", tmp_path)
 
 
@@ -120,15 +124,16 @@ def test_feature_files_with_arrays_of_another_dimension_are_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("shape", ["(10**18,)", "(-1, 4)", "(2**62, 2**62)", "('a',)"])
-def test_feature_files_cannot_claim_more_than_they_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
-) -> None:
+def test_feature_files_cannot_claim_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     for compression in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         with zipfile.ZipFile(tmp_path / "x.npz", "w", compression) as archive:
             text = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
             archive.writestr("train_features.npy", text)
         assert "damaged" in refused("features", tmp_path / "x.npz")[0]
+    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", text, text[:-1]):
+        (tmp_path / "x.npz").write_bytes(content)
+        refused("features", tmp_path / "x.npz")
     monkeypatch.setattr("labelgap.data.readers.features._UNPACKED_BYTES", 1 << 16)
     np.savez_compressed(tmp_path / "x.npz", train_features=np.zeros((1 << 16, 4)))  # a hundred times its size
     assert "2,097,152 bytes" in refused("features", tmp_path / "x.npz")[0]
@@ -142,34 +147,13 @@ def test_a_parquet_file_that_claims_too_much_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(parquet_module, "_UNPACKED_BYTES", 1 << 10)
     pq.write_table(pa.table({"image": ["a" * 1_000_000]}), path, compression="zstd", use_dictionary=False)
     for read in (read_parquet, LabelTable.from_parquet):
-        with pytest.raises(InputError, match="would become 1,000,0"):
+        with pytest.raises(InputError, match="1,000,0"):
             read(path)
-
-
-def test_a_long_text_in_many_rows_of_parquet_is_in_memory_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
     note = pa.DictionaryArray.from_arrays(pa.array(np.zeros(5_000, dtype=np.int32)), pa.array(["x" * 1_000_000]))
+    monkeypatch.undo()
     pq.write_table(pa.table({"image": [f"{row}.jpg" for row in range(5_000)], "note": note, "cat": [1] * 5_000}), path)
-    assert path.stat().st_size < 2_000_000
-    with pytest.raises(ProblemsError, match="the column 'note' does not look like a tag"):
-        read_parquet(path)
-
-
-def test_photos_of_one_name_and_size_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-    digest = folder_module._digest
-
-    def count(file: Path) -> bytes | None:
-        read.append(file)
-        return digest(file)
-
-    for number in range(60):
-        (tmp_path / f"tag{number:02d}").mkdir()
-        (tmp_path / f"tag{number:02d}" / "a.png").write_bytes(b"%02d" % (number % 50))
-    monkeypatch.setattr(folder_module, "_digest", count)
-    folders: Any = [(None, each.name, each) for each in sorted(tmp_path.iterdir())]
-    found = folder_module._find_images(tmp_path, folders, Counter())
-    assert len(found) == 50 and len(read) == 60 and found[0].tags == ["tag00", "tag50"]
+    with pytest.raises(ProblemsError, match="'note'"):
+        read_parquet(path)  # the long text is in memory once
 
 
 @pytest.mark.parametrize(
@@ -183,13 +167,6 @@ def test_a_folder_or_a_pipe_in_place_of_a_file_is_refused(tmp_path: Path, name: 
             load(name, tmp_path / f"{place}.{suffix}")
 
 
-@pytest.mark.parametrize("file", ["Annotations/2008_000003.xml", "ImageSets/Main/person_train.txt"])
-def test_a_pipe_in_a_devkit_is_refused(voc: Path, file: str) -> None:
-    (voc / file).unlink()
-    os.mkfifo(voc / file)
-    assert places("voc2012", voc)[0] == file
-
-
 @pytest.mark.parametrize(
     ("name", "write", "files"),
     [
@@ -199,7 +176,7 @@ def test_a_pipe_in_a_devkit_is_refused(voc: Path, file: str) -> None:
         ("cub", cub, ["../attributes.txt", "attributes/image_attribute_labels.txt"]),
     ],
 )
-def test_lists_of_nuswide_and_cub_of_anything_are_refused(
+def test_lists_of_anything_are_refused(
     tmp_path: Path, name: str, write: Callable[[Path], Path], files: list[str]
 ) -> None:
     root = write(tmp_path)
@@ -217,26 +194,18 @@ def test_lists_of_nuswide_and_cub_of_anything_are_refused(
     load(name, root)
 
 
-def test_bytes_that_are_not_an_archive_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((3, 2), dtype=np.float32))
-    array = (tmp_path / "x.npy").read_bytes()
-    for content in (b"", b"PK\x03\x04", b"\x93NUMPY", array, array[:-1]):
-        (tmp_path / "x.npz").write_bytes(content)
-        refused("features", tmp_path / "x.npz")
-
-
 @pytest.mark.parametrize("name", ["classes", "train_ids"])
 @pytest.mark.parametrize("code", [0x110000, 0xFFFFFFFF, 0xD800])
 def test_texts_of_feature_files_are_texts(tmp_path: Path, name: str, code: int) -> None:
     content = arrays()
     content[name] = np.full(len(content[name]), code, dtype=np.uint32).view("<U1")
     content[name][1:] = [str(row) for row in range(1, len(content[name]))]
-    with pytest.raises(InputError, match=r"characters that do not exist|has half a character"):
+    with pytest.raises(InputError, match=r"character"):
         load("features", stored(tmp_path, content))
 
 
 def test_names_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the class '\\ud800' has half a character"):
+    with pytest.raises(InputError, match=r"'\\ud800'"):
         LabelTable.from_dense([[1]], ["\ud800"])
     for tag in ("cat", "dog"):
         (tmp_path / tag).mkdir()
@@ -245,25 +214,39 @@ def test_names_that_no_file_can_hold_are_refused(tmp_path: Path) -> None:
         Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xe9.png")).write_bytes(b"x")
     except OSError:
         pytest.skip("this file system has no such names")
-    with pytest.raises(ProblemsError, match=r"udce9\.png': the name of an image is not in UTF-8"):
+    with pytest.raises(ProblemsError, match=r"udce9\.png'"):
         load("folder", tmp_path)
 
 
 def test_files_of_other_tools_are_refused_in_a_message(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    for text in (
-        "[" * 100_000,
-        '{"samples": [], "info": []}',
-        '{"samples": [], "default_classes": 5}',
-        '{"samples": 3}',
-    ):
-        path.write_text(text)
-        with pytest.raises(InputError, match=r"a\.json"):
-            read_fiftyone(path)
+    wrong = ('{"samples": [], "info": []}', '{"samples": [], "default_classes": 5}', '{"samples": 3}')
+    for text in ("[" * 100_000, *wrong, "", "{}", '[{"data": 3}]', "[1]", None):
+        path.unlink(missing_ok=True) if text is None else path.write_text(text)
+        for reader in (read_fiftyone, read_label_studio):
+            with pytest.raises(InputError, match=r"a\.json"):
+                reader(path)
     path.write_text('[{"data": {"name": "a", "split": {}}}]')
-    with pytest.raises(InputError, match="a split that is a text"):
+    with pytest.raises(InputError, match="split"):
         read_label_studio(path)
     path.write_text("[]")
     path.with_suffix(".xml").write_text(LAUGHS + "]><View>&e9;</View>")
-    with pytest.raises(InputError, match=r"a\.xml is not a labeling interface: it has a document type"):
+    with pytest.raises(InputError, match=r"a\.xml .* document type"):
         read_label_studio(path)
+
+
+def test_photos_of_one_name_and_size_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    digest = folder_module._digest
+
+    def count(file: Path) -> bytes | None:
+        read.append(file)
+        return digest(file)
+
+    for number in range(60):
+        (tmp_path / f"tag{number:02d}").mkdir()
+        (tmp_path / f"tag{number:02d}" / "a.png").write_bytes(b"%02d" % (number % 50))
+    monkeypatch.setattr(folder_module, "_digest", count)
+    folders: Any = [(None, each.name, each) for each in sorted(tmp_path.iterdir())]
+    found = folder_module._find_images(tmp_path, folders, Counter())
+    assert len(found) == 50 and len(read) == 60 and found[0].tags == ["tag00", "tag50"]

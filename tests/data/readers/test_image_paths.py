@@ -42,26 +42,20 @@ def test_a_name_is_completed_to_the_file_that_is_meant(tmp_path: Path, written: 
 
 
 @pytest.mark.parametrize(("form", "other"), [("NFC", "NFD"), ("NFD", "NFC")])
-def test_accents_may_be_composed_in_one_place_and_decomposed_in_the_other(
+def test_accents_may_be_composed_or_not(
     tmp_path: Path, form: Literal["NFC", "NFD"], other: Literal["NFC", "NFD"]
 ) -> None:
     finder = place(tmp_path, unicodedata.normalize(form, "übung/café.png"))
     assert finder(unicodedata.normalize(other, "übung/café.png")) is None
-    assert finder(unicodedata.normalize(other, "café")) == f"{unicodedata.normalize(other, 'café')} is " + (
-        f"{unicodedata.normalize(other, 'übung/café.png')} once more, written differently"
-    )
+    assert unicodedata.normalize(other, "übung/café.png") in str(finder(unicodedata.normalize(other, "café")))
 
 
 def test_a_name_that_two_files_bear_is_a_problem_and_folders_decide(tmp_path: Path) -> None:
     finder = place(tmp_path, "cats/1.jpg", "dogs/1.jpg", "dogs/2.png", "dogs/2.jpg")
-    assert finder("1.jpg") == "1.jpg could be cats/1.jpg or dogs/1.jpg: write the folder as well"
-    assert finder("2") == "2 could be dogs/2.jpg or dogs/2.png: write the suffix as well"
+    assert str(finder("1.jpg")).startswith("1.jpg could be cats/1.jpg or dogs/1.jpg")
+    assert str(finder("2")).startswith("2 could be dogs/2.jpg or dogs/2.png")
     assert finder("cats/1") is None and finder.files["cats/1"] == "cats/1.jpg"
-
-
-def test_folders_that_disagree_are_not_the_same_image(tmp_path: Path) -> None:
-    finder = place(tmp_path, "dogs/1.jpg")
-    assert finder("cats/1.jpg") == f"{tmp_path / 'cats/1.jpg'} does not exist"
+    assert str(finder("birds/2.png")).startswith(str(tmp_path / "birds/2.png")), "folders that disagree"
 
 
 def test_files_that_are_no_images_and_hidden_ones_are_not_found_by_half_a_name(tmp_path: Path) -> None:
@@ -90,9 +84,7 @@ def test_a_whole_path_of_another_machine_is_found_by_its_last_parts(tmp_path: Pa
     finder = place(tmp_path, "trip/b.jpg")
     assert finder.findings() == [] and finder("/disk/photos/trip/b.jpg") is None
     assert finder.files == finder.completed == {"/disk/photos/trip/b.jpg": "trip/b.jpg"}
-    assert [str(each) for each in finder.findings()] == [
-        "1 image name was completed: /disk/photos/trip/b.jpg is trip/b.jpg"
-    ]
+    assert str(finder.findings()[0]).endswith("/disk/photos/trip/b.jpg is trip/b.jpg")
     for other in ("/disk/other/b.jpg", "/disk/trip/c.jpg"):
         assert finder(other) == f"{other} does not exist"
 
@@ -145,9 +137,7 @@ def test_another_suffix_of_the_same_format_is_found_unless_two_files_have_it(tmp
 
 @pytest.mark.parametrize("names", [("b.jpg", "b.jpeg"), ("b.jpeg", "b.jpg")])
 @pytest.mark.parametrize("skip", [False, True])
-def test_of_two_names_that_differ_in_suffix_only_the_file_belongs_to_the_one_that_it_bears(
-    tmp_path: Path, names: tuple[str, str], skip: bool
-) -> None:
+def test_a_file_belongs_to_the_name_that_it_bears(tmp_path: Path, names: tuple[str, str], skip: bool) -> None:
     place(tmp_path, "b.jpg")
     finder = ImageFinder(tmp_path, skip=skip)
     assert [finder(name) is None for name in names] == [True, skip]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from PIL import Image
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.findings import NoSplit, NoValRows, ValidationHeldOut
+from labelgap.data.decoding import decode
+from labelgap.data.findings import ImagesSkipped, NoSplit, NoValRows, ValidationHeldOut
 from labelgap.data.opening import load, load_from_recipe
 from labelgap.data.readers.table import load_csv
 from labelgap.data.split import hold_out_val, is_unsplit
@@ -90,14 +93,9 @@ def test_a_tenth_of_train_becomes_val_where_a_network_is_trained(tmp_path: Path)
     assert everything(held_out) == everything(again) != everything(other)
     assert hold_out_val(held_out) is held_out
     assert held_out.findings[-1] == ValidationHeldOut(len(held_out.val), 60, 0)
-
-
-def test_splits_are_those_of_the_file(tmp_path: Path) -> None:
-    data = load_csv(album(tmp_path, wide(40, ["train"] * 30 + ["test"] * 10)))
+    data = load_csv(album(tmp_path / "a", wide(40, ["train"] * 30 + ["test"] * 10)))
     assert data.val is None and [len(split) for split in data.splits] == [30, 10]
     assert data.findings[-1] == NoValRows(30) and hold_out_val(data).val is not None
-    data = load_csv(album(tmp_path / "b", wide(8, ["train"] * 6 + ["val"] * 2)))
-    assert data.test is None and data.val is not None and len(data.val) == 2
 
 
 def test_val_and_test_can_be_tables_of_their_own(tmp_path: Path) -> None:
@@ -147,38 +145,24 @@ def test_whole_paths_detours_and_links_are_taken_inside_of_the_folder_only(tmp_p
 
 
 def test_every_problem_of_the_table_and_of_the_images_is_told_at_once(tmp_path: Path) -> None:
-    text = (
-        "image,split,cat,dog\n"
-        "a.png,train,1,0\n"
-        "a.png,train,1,0\n"
-        "gone.png,tets,dgo,2\n"
-        "b.png,train,1\n"
-        ",train,1,0\n"
-        "../c.png,val,,1\n"
-        "b.png/c.png,,1,1\n"
-        "empty.png,test,1,1\n"
-        "broken.png,test,1,1\n"
-        "folder,test,1,1\n"
-    )
-    table = album(tmp_path, f"{text}{'x' * 300}.png,test,1,1\n", ["a.png", "b.png", "folder/d.png"])
+    rows: list[tuple[str, list[str]]] = [
+        ("a.png,train,1,0", []),
+        ("a.png,train,1,0", ["a.png "]),
+        (
+            "gone.png,tets,dgo,2",
+            ["'2' under dog", "'dgo' under cat", "'tets' under split", f"{tmp_path / 'gone.png'} "],
+        ),
+        ("b.png,train,1", ["3 cells"]),
+        (",train,1,0", [""]),
+        ("../c.png,val,,1", ["../c.png "]),
+        ("b.png/c.png,,1,1", ["'' under split", f"{tmp_path / 'b.png' / 'c.png'} "]),
+        *((f"{name},test,1,1", [str(tmp_path / name)]) for name in ("empty.png", "broken.png", "folder", "x" * 300)),
+    ]
+    text = "\n".join(["image,split,cat,dog", *(row for row, _ in rows)])
+    table = album(tmp_path, text, ["a.png", "b.png", "folder/d.png"])
     (tmp_path / "empty.png").touch()
     (tmp_path / "broken.png").write_text("no image")
-    expected = [
-        (3, "a.png is listed again"),
-        (4, "'2' under dog"),
-        (4, "'dgo' under cat"),
-        (4, "'tets' under split"),
-        (4, f"{tmp_path / 'gone.png'} "),
-        (5, "3 cells where the header has 4"),
-        (6, ""),
-        (7, "../c.png "),
-        (8, "'' under split"),
-        (8, f"{tmp_path / 'b.png' / 'c.png'} "),
-        (9, f"{tmp_path / 'empty.png'} "),
-        (10, f"{tmp_path / 'broken.png'} "),
-        (11, f"{tmp_path / 'folder'} "),
-        (12, f"{tmp_path / 'xxx'}"),
-    ]
+    expected = [(line, start) for line, (_, starts) in enumerate(rows, 2) for start in starts]
     found = problems(table)
     assert [line for line, _ in found] == [line for line, _ in expected]
     assert all(message.startswith(start) for (_, message), (_, start) in zip(found, expected, strict=True))
@@ -188,7 +172,7 @@ def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tm
     table = album(tmp_path, wide(3))
     (tmp_path / "empty").mkdir()
     assert len(problems(table, tmp_path / "empty")) == 3
-    with pytest.raises(ProblemsError, match="--images DIR"):
+    with pytest.raises(ProblemsError, match="--images"):
         load_csv(table, tmp_path / "empty")
     for path, images in ((table, tmp_path / "photos"), (table, table), (tmp_path / "none.csv", None)):
         with pytest.raises(InputError, match=(images or path).name):
@@ -204,8 +188,78 @@ def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tm
         ("image,cat\na.png,1\n", {"zeros": "missing"}, "zeros='missing'"),
     ],
 )
-def test_a_table_that_cannot_be_understood_is_refused(
-    tmp_path: Path, text: str, options: dict[str, Any], named: str
-) -> None:
+def test_a_senseless_table_is_refused(tmp_path: Path, text: str, options: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         load_csv(album(tmp_path, text, ["a.png", "b.png", "c.png"]), **options)
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
+
+
+def half_readable(folder: Path, good: int, bad: int) -> Path:
+    """A table of images of which the last are no images."""
+    for number in range(good):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / f"good{number}.png")
+    for number in range(bad):
+        (folder / f"bad{number:02d}.jpg").write_text(f"no image {number}")
+    names = [*(f"good{number}.png" for number in range(good)), *(f"bad{number:02d}.jpg" for number in range(bad))]
+    rows = [f"{name},{number % 2}" for number, name in enumerate(names)]
+    (folder / "tags.csv").write_text("\n".join(["image,cat", *rows]) + "\n")
+    return folder / "tags.csv"
+
+
+def test_all_images_that_cannot_be_read_are_told_in_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ProblemsError, match="--on-bad-image skip") as caught:
+        load_csv(half_readable(tmp_path, 5, 25))
+    assert [each.line for each in caught.value.problems] == list(range(7, 32))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 21 and "bad00.jpg" in lines[1]
+    with pytest.raises(InputError, match="3 images"):
+        load_csv(half_readable(tmp_path, 0, 3), on_bad_image="skip")
+
+
+def test_images_that_cannot_be_read_are_left_out_and_copies_of_the_others_are_found(tmp_path: Path) -> None:
+    table = half_readable(tmp_path, 10, 7)
+    (tmp_path / "good3.png").unlink()
+    (tmp_path / "good4.png").write_bytes(b"")
+    (tmp_path / "again.png").write_bytes((tmp_path / "good5.png").read_bytes())
+    header, text = table.read_text().split("\n", 1)
+    table.write_text(f"{header}\nbad06.jpg,1\n{text.replace('bad06.jpg', 'again.png')}")
+    data = load_csv(table, on_bad_image="skip")
+    good = [f"good{number}.png" for number in (0, 1, 2, 5, 6, 7, 8, 9)]
+    assert data.train.labels.images == (*good, "again.png") and len(data.splits) == 1
+    bad = tuple(f"bad{number:02d}.jpg" for number in range(6))
+    assert ImagesSkipped(("bad06.jpg", "good3.png", "good4.png", *bad)) in data.findings
+    assert all(data.train.images[row].shape == (8, 8, 3) for row in range(9))
+    assert data.train.groups is not None
+    placed = dict(zip(data.train.labels.images, data.train.groups.tolist(), strict=True))
+    assert [name for name, group in placed.items() if group == placed["again.png"]] == ["good5.png", "again.png"]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_heic_is_opened_by_its_content_where_the_extra_is_installed_and_messages_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    helper = types.ModuleType("pillow_heif")
+    helper.register_heif_opener = lambda: monkeypatch.setattr(  # type: ignore[attr-defined]
+        Image, "open", lambda path, formats: Image.new("RGB", (3, 2), "red")
+    )
+    monkeypatch.setitem(sys.modules, "pillow_heif", helper if installed else None)
+    monkeypatch.setattr("labelgap.data.decoding.find_spec", lambda name: helper if installed else None)
+    (tmp_path / "b.jpg").write_bytes(b"no image at all")
+    with pytest.raises(InputError, match=r"JPEG, PNG, ") as caught:
+        decode(tmp_path / "b.jpg")
+    assert ("HEIF" in str(caught.value)) == installed
+    (tmp_path / "a.jpg").write_bytes(HEIC)
+    if installed:
+        assert decode(tmp_path / "a.jpg").tolist() == [[[255, 0, 0]] * 3] * 2
+    else:
+        with pytest.raises(InputError, match=r"labelgap\[heic\]"):
+            decode(tmp_path / "a.jpg")
+
+
+def test_a_real_heic_photo_is_read(tmp_path: Path) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    heif.from_pillow(Image.new("RGB", (64, 48), (200, 30, 60))).save(tmp_path / "a.heic", quality=90)
+    pixels = decode(tmp_path / "a.heic")
+    assert pixels.shape == (48, 64, 3) and abs(int(pixels[20, 20, 0]) - 200) < 12

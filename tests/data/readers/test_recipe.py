@@ -23,6 +23,8 @@ def test_what_a_data_set_writes_is_accepted_and_gives_the_same_labels() -> None:
     assert again.recipe == data.recipe
     assert [split.labels for split in again.splits] == [split.labels for split in data.splits]
     assert Recipe.checked(data.recipe).model_dump(exclude_unset=True) == data.recipe
+    recipe = {**RECIPE, "name": "csv", "path": "a.csv", "options": {"images": "photos", "aliases": None, "seed": 1}}
+    assert Recipe.checked(recipe).paths == ("a.csv", "photos")
 
 
 @pytest.mark.parametrize(
@@ -50,33 +52,33 @@ def test_what_a_data_set_writes_is_accepted_and_gives_the_same_labels() -> None:
     ],
 )
 def test_steps_other_than_observe_and_reveal_are_refused(steps: Any) -> None:
-    with pytest.raises(InputError, match=r"the data's recipe cannot be used: steps"):
+    with pytest.raises(InputError, match="steps"):
         load_from_recipe({**RECIPE, "steps": steps})
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"name": "numbers"}, "there is no data set 'numbers'"),
-        ({"name": "os:system"}, "name: string should match"),
-        ({"name": "csv", "path": "https://example.org/a.csv"}, "path: https://example.org/a.csv: labelgap reads data"),
-        ({"name": "csv", "path": "a\0.csv"}, "path: a path has no NUL"),
-        ({"name": "csv", "path": ["a.csv"]}, "path: input should be a valid string"),
+        ({"name": "numbers"}, "'numbers'"),
+        ({"name": "os:system"}, "name: "),
+        ({"name": "csv", "path": "https://example.org/a.csv"}, "path: https://example.org/a.csv"),
+        ({"name": "csv", "path": "a\0.csv"}, "NUL"),
+        ({"name": "csv", "path": ["a.csv"]}, "path: "),
         ({"name": "csv", "path": "a.csv", "options": {"images": "s3://x/y"}}, "options: s3://x/y"),
         ({"name": "csv", "path": "a.csv", "options": {"classes": "dog"}}, "csv option classes='dog'"),
         ({"name": "csv", "path": "a.csv", "options": {"rename": {"a": 1}}}, "csv option rename="),
         ({"name": "csv", "path": "a.csv", "options": {"seed": True}}, "csv option seed=True"),
-        ({"options": {"trian": 6}}, "no digits option 'trian'. Did you mean 'train'"),
-        ({"options": {"train": float("nan")}}, "options: nan is not a finite number"),
-        ({"options": {"train": 10**40}}, "options: a number is too large"),
+        ({"options": {"trian": 6}}, "'trian'"),
+        ({"options": {"train": float("nan")}}, "options: nan"),
+        ({"options": {"train": 10**40}}, "options: "),
         ({"options": {"train": 10**9}}, "digits: train=1000000000 "),
-        ({"options": {"train": [[[[[1]]]]]}}, "options: it has more than 4 levels"),
+        ({"options": {"train": [[[[[1]]]]]}}, "4 levels"),
         ({"options": {"train": object()}}, "options.train"),
-        ({"options": {"path": "a.csv"}}, "'name' and 'path' are no options"),
-        ({"options": {"train=6, val": 0}}, "string should match"),
-        ({"options": []}, "options: input should be a valid dict"),
-        ({"loader": "__import__('os')"}, "loader: string should match"),
-        ({"eval": "1"}, "eval: extra inputs are not permitted"),
+        ({"options": {"path": "a.csv"}}, "'path'"),
+        ({"options": {"train=6, val": 0}}, "should match"),
+        ({"options": []}, "options: "),
+        ({"loader": "__import__('os')"}, "loader: "),
+        ({"eval": "1"}, "eval: "),
     ],
 )
 def test_a_recipe_names_registered_data_local_paths_and_plain_options(changed: dict[str, Any], said: str) -> None:
@@ -96,8 +98,3 @@ def test_a_stored_model_keeps_a_valid_recipe_as_it_is_and_refuses_others() -> No
     for wrong in ({**RECIPE, "steps": [{"eval": {}}]}, {"name": "digits"}):
         with pytest.raises(ValidationError, match="steps"):
             Stored(data=wrong)
-
-
-def test_the_paths_that_a_recipe_names_are_listed() -> None:
-    recipe = {**RECIPE, "name": "csv", "path": "a.csv", "options": {"images": "photos", "aliases": None, "seed": 1}}
-    assert Recipe.checked(recipe).paths == ("a.csv", "photos")

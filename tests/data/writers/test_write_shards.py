@@ -16,6 +16,7 @@ from tests.killing import killed_at_every_operation
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.data import ArrayImages, Dataset, FeatureVectors, FileImages, Split, load
+from labelgap.data.findings import NoSplit
 from labelgap.data.images import StoredImages
 from labelgap.data.writers.shards import ShardOptions, write_shards
 from labelgap.labels import LabelTable
@@ -85,7 +86,7 @@ def test_a_killed_writer_resumes_to_the_same_bytes(data: Dataset, tmp_path: Path
     expected = contents(tmp_path / "whole")
     for _ in killed_at_every_operation(lambda: write_shards(data, out, options), out, step=3):
         if not (out / "index.json").exists() and (out / "train-000000.tar").exists():
-            with pytest.raises(LabelGapError, match="is not complete"):
+            with pytest.raises(LabelGapError, match="complete"):
                 load("shards", out)
     assert contents(out) == expected
 
@@ -124,12 +125,12 @@ def test_arrays_become_png_and_a_hidden_truth_is_not_written(data: Dataset, tmp_
 def test_what_is_in_the_folder_is_not_lost(data: Dataset, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.tar").write_text("something")
-    with pytest.raises(RunError, match="is not empty, and holds no shards"):
+    with pytest.raises(RunError, match="not empty"):
         write_shards(data, tmp_path / "mine", ShardOptions(), force=True)
     index = write_shards(data, tmp_path / "out", ShardOptions())
     before, calls = contents(tmp_path / "out"), list[str]()
     for other, options in ((data, ShardOptions(images_per_shard=2)), (replace(data, test=None), ShardOptions())):
-        with pytest.raises(RunError, match="holds shards of other data or options"):
+        with pytest.raises(RunError, match="other data"):
             write_shards(other, tmp_path / "out", options)
     assert write_shards(data, tmp_path / "out", ShardOptions(), on_complete=lambda: calls.append("")) == index
     assert calls and contents(tmp_path / "out") == before
@@ -138,7 +139,7 @@ def test_what_is_in_the_folder_is_not_lost(data: Dataset, tmp_path: Path) -> Non
     (tmp_path / "out" / "train-000000.tar").write_bytes(shard)
     write_shards(data, tmp_path / "out", ShardOptions(), on_complete=lambda: calls.append(""))
     assert len(calls) == 1 and contents(tmp_path / "out") == before
-    with pytest.raises(InputError, match="holds the shards that are read"):
+    with pytest.raises(InputError, match="read"):
         write_shards(load("shards", tmp_path / "out"), tmp_path / "out", ShardOptions(size=8), force=True)
     assert contents(tmp_path / "out") == before
     vectors = Split("train", FeatureVectors(np.zeros((5, 3), np.float32)), data.train.labels)
@@ -152,7 +153,7 @@ def test_data_without_a_split_stay_without_one(data: Dataset, tmp_path: Path) ->
     (tmp_path / "tags.csv").write_text("image,present\na.jpg,cat\nb.png,dog\ne.jpg,dog\n")
     write_shards(load("csv", tmp_path / "tags.csv", images=tmp_path / "photos"), tmp_path / "out", ShardOptions())
     again = load("shards", tmp_path / "out")
-    assert "no split given: all 3 images are train" in [str(finding) for finding in again.findings]
+    assert NoSplit(3) in again.findings
     with tarfile.open(tmp_path / "out" / "train-000000.tar") as tar:
         member = tar.extractfile("000000.json")
         assert member is not None and "split" not in json.load(member)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.losses.reference import reference_of
 from tests.training.heads.reference_loop import BATCH, EPOCHS, Alone, some_features, some_labels
-from tests.training.test_precomputed_features import features
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -49,11 +47,8 @@ def check(plans: list[HeadPlan], **settings: Any) -> Counter[str]:
 def test_every_method_trains_together_as_alone() -> None:
     """All options of the methods' references, without ranks that are drawn in every step."""
     sets = [(name, options) for name in lg.methods() for options in reference_of(name).options]
-    plans = [
-        HeadPlan(name, options, (1e-2, 3e-3)[number % 2], TABLE, seed=number // 2 % 2)
-        for number, (name, options) in enumerate(sets)
-        if options.get("rank") != "sampled"
-    ]
+    drawn = [each for each in sets if each[1].get("rank") != "sampled"]
+    plans = [HeadPlan(*each, (1e-2, 3e-3)[n % 2], TABLE, seed=n // 2 % 2) for n, each in enumerate(drawn)]
     plans += [HeadPlan("curriculum", {"tau": tau}, 3e-2, TABLE) for tau in (0.7, 0.8)]
     plans += [HeadPlan("em-apl", {"warmup": warmup}, 3e-2, TABLE) for warmup in (2, 3)]
     revised = check(plans)
@@ -106,19 +101,15 @@ class LearnedPenalty(Loss):
 class OwnForward(Loss):
     """Defines ``forward``, as any module of PyTorch does."""
 
-    def forward(
-        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, logits: Tensor, labels: Tensor, *_: Tensor | None, **__: Tensor | None) -> Tensor:
         return softplus(torch.where(labels == PRESENT, -logits, logits)).mean()
 
 
 class Doubled(AssumeNegative):
     """Changes ``forward`` of a built-in loss."""
 
-    def forward(
-        self, logits: Tensor, labels: Tensor, index: Tensor | None = None, features: Tensor | None = None
-    ) -> Tensor:
-        return 2 * super().forward(logits, labels, index, features)
+    def forward(self, logits: Tensor, labels: Tensor, *others: Tensor | None, **named: Tensor | None) -> Tensor:
+        return 2 * super().forward(logits, labels, *others, **named)
 
 
 class LearnedTemperature(ElementwiseLoss):
@@ -166,13 +157,3 @@ def test_heads_of_a_loss_of_somebody_else_share_no_parameter(loss_class: type[Lo
 def test_heads_of_different_losses_and_options_train_together() -> None:
     temperatures = [plan(LearnedTemperature, 1e-2, weight=weight) for weight in (0.5, 2.0)]
     check([plan(LearnedPenalty, 1e-2), *temperatures, HeadPlan("an", {}, 1e-2, TABLE)])
-
-
-def test_fit_trains_a_loss_of_the_users_own(tmp_path: Path) -> None:
-    method = class_path(LearnedTemperature)
-    assert lg.fit(features(), method=method, epochs=2, out=tmp_path / "run", device="cpu", quiet=True).finished
-
-
-def test_a_loss_that_defines_forward_alone_is_used_as_any_other() -> None:
-    logits, labels = torch.randn(4, TABLE.shape[1]), TABLE.batch(range(4))
-    torch.testing.assert_close(OwnForward()(logits, labels), lg.loss("an")(logits, labels))

@@ -23,12 +23,8 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA
 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES = some_features(TABLE)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "epr": {"expected_positives": 2.0},
-    "role": {"expected_positives": 2.0},
-    "em-apl": {"warmup": 2},
-    "ll-cp": {"delta_rel": 5.0},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"em-apl": {"warmup": 2}, "ll-cp": {"delta_rel": 5.0}}
+OPTIONS |= {name: {"expected_positives": 2.0} for name in ("epr", "role")}
 METHODS = ("an", "em", "epr", "role", "ll-r", "ll-ct-abs", "ll-cp", "em-apl", "imcl", "l1r", "l2r", "asl", "two-way")
 MOMENTUM: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "nesterov": True}
 
@@ -91,7 +87,7 @@ def test_steps_of_a_device_end_where_those_of_the_cpu_end(device: str, methods: 
         pytest.param("cuda", MOMENTUM, any, marks=GPU),
     ],
 )
-def test_a_failing_head_does_not_change_the_others(
+def test_a_failing_head_changes_no_other(
     device: str, settings: dict[str, Any], quantifier: Callable[[Any], bool]
 ) -> None:
     engines = {}

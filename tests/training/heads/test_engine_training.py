@@ -9,18 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.heads.reference_loop import (
-    BATCH,
-    CLASSES,
-    EPOCHS,
-    IMAGES,
-    some_features,
-    some_labels,
-    train_epochs,
-)
+from tests.training.heads.reference_loop import BATCH, CLASSES, EPOCHS, IMAGES, some_features, some_labels, train_epochs
 from torch import Tensor
 
 from labelgap.core.errors import InputError
+from labelgap.losses import methods
 from labelgap.metrics import average_precision
 from labelgap.training.heads import HeadPlan, LinearEngine, train_heads
 from labelgap.training.heads import engine as engine_module
@@ -32,13 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of thresholds 
 
 TABLE, VAL = some_labels(), some_labels(7, images=80, unknown=0.0)
 FEATURES, VAL_FEATURES = (some_features(table, torch.float32) for table in (TABLE, VAL))
-OPTIONS: dict[str, dict[str, Any]] = {
-    "role": {"expected_positives": 2.0},
-    "em-apl": {"warmup": 2},
-    "ll-cp": {"delta_rel": 5.0},
-    "imcl": {"lambda_features": 0.0},
-    "l1r": {"weight": 1e-3},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"em-apl": {"warmup": 2}, "ll-cp": {"delta_rel": 5.0}, "l1r": {"weight": 1e-3}}
+OPTIONS |= {"imcl": {"lambda_features": 0.0}, **{name: {"expected_positives": 2.0} for name in ("epr", "role")}}
 
 
 def plans_for(*methods: str, rates: tuple[float, ...] = (1e-2, 1e-3)) -> list[HeadPlan]:
@@ -51,8 +39,8 @@ def engine_of(plans: list[HeadPlan], **settings: Any) -> LinearEngine:
 
 @pytest.mark.parametrize("optimizer", ["adam", "newton"])
 def test_heads_of_several_parts_end_where_those_of_each_part_alone_end(optimizer: str) -> None:
-    methods = ("an", "em", "gr") if optimizer == "newton" else ("an", "ll-r", "epr", *OPTIONS)
-    options = {**OPTIONS, "epr": {"expected_positives": 2.0}, "imcl": {}}
+    methods = ("an", "em", "gr") if optimizer == "newton" else ("an", "ll-r", *OPTIONS)
+    options = {**OPTIONS, "imcl": {}}
     rows = [np.arange(20), np.arange(10, IMAGES)]
     labels, parts = [TABLE.select(each) for each in rows], torch.stack([FEATURES[each] for each in rows])
     plans = [
@@ -101,20 +89,13 @@ def test_every_head_stops_by_its_own_score() -> None:
     assert engine.active.index_select(0, engine.slot_of_plan).tolist() == [True, False, False, True]
 
 
-def test_the_best_epoch_of_every_head_is_kept() -> None:
-    plans = plans_for("an", "em", "role", rates=(3e-1, 1e-2))
-    seen: list[tuple[int, int]] = []
-    results = train_heads(
-        FEATURES,
-        plans,
-        epochs=6,
-        batch_size=BATCH,
-        val_features=VAL_FEATURES,
-        val_labels=VAL.to_dense(),
-        progress=lambda done, all_: seen.append((done, all_)),
-    )
+def test_every_method_learns_and_the_best_epoch_of_every_head_is_kept() -> None:
+    plans, seen = plans_for(*methods(), rates=(3e-1, 1e-2)), list[tuple[int, int]]()
+    given: dict[str, Any] = {"val_features": VAL_FEATURES, "val_labels": VAL.to_dense(), "batch_size": BATCH}
+    results = train_heads(FEATURES, plans, epochs=6, progress=lambda *done: seen.append(done), **given)
     assert seen == [(epoch, 6) for epoch in range(1, 7)]
     assert len({result.best_epoch for result in results}) > 1
+    assert min(result.best_score or 0.0 for result in results[::2]) > 0.7, "they start at 0.43"
     for result in results:
         scores = [entry["score"] for entry in result.history]
         assert result.best_score == max(scores) and result.best_epoch == 1 + scores.index(max(scores))
@@ -151,9 +132,7 @@ def test_a_hook_is_called_before_every_step() -> None:
     assert marked[:2] == [0, 0] and 0 < marked[2] <= marked[3] < marked[4]
 
 
-def test_labels_that_do_not_fit_are_read_from_the_tables_and_heads_that_do_not_are_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_labels_that_do_not_fit_are_read_from_tables_and_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = plans_for("an", "ll-cp", "asl")
     dense = train_epochs(engine_of(plans), 1, 2)
     monkeypatch.setattr(engine_module, "MEMORY_SHARE", 10**18)
@@ -161,13 +140,11 @@ def test_labels_that_do_not_fit_are_read_from_the_tables_and_heads_that_do_not_a
     assert dense.tables.dense is not None and sparse.tables.dense is None
     torch.testing.assert_close(sparse.heads, dense.heads, rtol=0, atol=0)
     monkeypatch.setattr(engine_module, "free_memory", lambda device: 1000)
-    with pytest.raises(InputError, match=r"and 1\.0 kB are free\. Train fewer heads at a time"):
+    with pytest.raises(InputError, match=r"1\.0 kB"):
         engine_of(plans)
 
 
-def test_heads_continue_from_other_weights_and_logits_do_not_depend_on_the_chunk_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_heads_continue_from_other_weights_whatever_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(plans_for("an", "em"))
     weight, bias = torch.randn(4, CLASSES, FEATURES.shape[1]), torch.randn(4, CLASSES)
     engine.set_heads(weight, bias)
@@ -179,18 +156,15 @@ def test_heads_continue_from_other_weights_and_logits_do_not_depend_on_the_chunk
 
 def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:
     """Two heads with other sizes of the dictionary of `imcl` used to crash."""
-    imcl: dict[str, Any] = {"lambda_features": 0.0, "dictionary": 10}
+    imcl: dict[str, Any] = {"lambda_features": 0.0, "dictionary": 30}
     plans = [
         HeadPlan("em", {"alpha": 0.1}, 1e-2, TABLE),
         HeadPlan("em", {"alpha": 0.2}, 1e-3, some_labels(1)),
         HeadPlan("em", {"alpha": 0.2, "reduction": "sum"}, 1e-3, TABLE),
-        HeadPlan("role", {"expected_positives": 1.0}, 1e-3, TABLE),
-        HeadPlan("role", {"expected_positives": 2.0}, 1e-3, TABLE),
+        *(HeadPlan("role", {"expected_positives": number}, 1e-3, TABLE) for number in (1.0, 2.0)),
         HeadPlan("role", {"expected_positives": 2.0}, 1e-3, TABLE, seed=1),
         HeadPlan("role", {"expected_positives": 2.0}, 1e-3, some_labels(1)),
-        HeadPlan("imcl", imcl, 1e-2, TABLE),
-        HeadPlan("imcl", {**imcl, "dictionary": 30}, 1e-2, TABLE),
-        HeadPlan("imcl", {**imcl, "dictionary": 30, "lambda_labels": 0.5}, 1e-2, TABLE),
+        *(HeadPlan("imcl", imcl | each, 1e-2, TABLE) for each in ({"dictionary": 10}, {}, {"lambda_labels": 0.5})),
     ]
     together = train_epochs(engine_of(plans), 1, 2)
     assert sorted(group.plans for group in together.groups) == [(0, 1), (2,), (3, 4), (5,), (6,), (7,), (8, 9)]
@@ -200,16 +174,16 @@ def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        ({"val_features": FEATURES, "val_labels": VAL}, "features of val have shape"),
-        ({"features": FEATURES[:5]}, "it needs a row for each of 30 images"),
-        ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "needs a scalar"),
+        ({"val_features": FEATURES, "val_labels": VAL}, "val"),
+        ({"features": FEATURES[:5]}, "30 images"),
+        ({"plans": [HeadPlan("an", {"reduction": "none"}, 1e-2, TABLE)]}, "scalar"),
         ({"plans": [HeadPlan("an", {}, 0.0, TABLE)]}, "above 0"),
-        ({"plans": [*plans_for("an"), HeadPlan("an", {}, 1e-2, some_labels(1, images=61))]}, "the same images"),
+        ({"plans": [*plans_for("an"), HeadPlan("an", {}, 1e-2, some_labels(1, images=61))]}, "images"),
     ],
 )
-def test_wrong_arguments_are_rejected(change: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_rejected(change: dict[str, Any], named: str) -> None:
     given: dict[str, Any] = {"features": FEATURES, "plans": plans_for("an"), "epochs": 2, "batch_size": 4, **change}
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=named):
         train_heads(given.pop("features"), given.pop("plans"), **given)

@@ -29,23 +29,25 @@ def vectors() -> NDArray[np.float64]:
     return np.asarray(random.normal(size=(IMAGES, WIDTH)) * random.uniform(0.1, 2, size=WIDTH) + 1)
 
 
+def some_scores(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    random = np.random.default_rng(2)
+    return np.asarray(vectors @ random.normal(size=(WIDTH, CLASSES)) * 0.5 + random.normal(size=(IMAGES, CLASSES)))
+
+
 def single_labels(vectors: NDArray[np.float64]) -> NDArray[np.int64]:
-    random = np.random.default_rng(1)
-    scores = vectors @ random.normal(size=(WIDTH, CLASSES)) * 0.5 + random.gumbel(size=(IMAGES, CLASSES))
-    return np.asarray(scores.argmax(axis=1))
+    return np.asarray(some_scores(vectors).argmax(axis=1))
 
 
 def multi_labels(vectors: NDArray[np.float64]) -> NDArray[np.int8]:
-    random = np.random.default_rng(2)
-    scores = vectors @ random.normal(size=(WIDTH, CLASSES)) * 0.5 + random.normal(size=(IMAGES, CLASSES))
+    scores = some_scores(vectors)
     labels = (scores > np.median(scores)).astype(np.int8)
-    labels[random.random(labels.shape) < 0.2] = -1
+    labels[np.random.default_rng(4).random(labels.shape) < 0.2] = -1
     return labels
 
 
 def fit(vectors: NDArray[np.float64], labels: NDArray[Any], **options: Any) -> LogisticPath:
-    exact = {"dtype": torch.float64, "tolerance": 1e-9, **options}
-    return fit_logistic_path(torch.from_numpy(vectors), labels, PENALTIES, **exact)
+    exact = {"dtype": torch.float64, "tolerance": 1e-9, "penalties": PENALTIES, **options}
+    return fit_logistic_path(torch.from_numpy(vectors), labels, **exact)
 
 
 def sklearn_fit(vectors: NDArray[np.float64], labels: NDArray[Any], penalty: float) -> LogisticRegression:
@@ -67,11 +69,9 @@ def test_softmax_has_the_weights_and_biases_of_scikit_learn(vectors: NDArray[np.
 
 @pytest.mark.parametrize("fewer_images", [False, True])
 def test_sigmoids_leave_unknown_labels_out(vectors: NDArray[np.float64], fewer_images: bool) -> None:
+    labels = multi_labels(vectors)
     if fewer_images:  # than features: the solution lies in the span of the images
         vectors = np.concatenate([vectors, np.random.default_rng(3).normal(size=(IMAGES, 2 * IMAGES))], axis=1)
-        labels = multi_labels(vectors[:, :WIDTH])
-    else:
-        labels = multi_labels(vectors)
     found = fit(vectors, labels)
     for number, penalty in enumerate(PENALTIES):
         weight, bias = found.head(number)
@@ -82,13 +82,10 @@ def test_sigmoids_leave_unknown_labels_out(vectors: NDArray[np.float64], fewer_i
             np.testing.assert_allclose(bias[column].item(), expected.intercept_[0], atol=1e-4)
 
 
-def test_a_penalty_alone_and_among_others_is_the_same_problem(
-    vectors: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_penalty_alone_is_as_among_others(vectors: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch) -> None:
     labels = multi_labels(vectors)
     together = fit(vectors, labels)
-    exact: dict[str, Any] = {"tolerance": 1e-9, "dtype": torch.float64}
-    twice = fit_logistic_path(torch.from_numpy(vectors), labels, PENALTIES * 6, **exact)
+    twice = fit(vectors, labels, penalties=PENALTIES * 6)
     torch.testing.assert_close(twice.weight[-3:], together.weight, atol=1e-5, rtol=0)
     monkeypatch.setattr(solver, "free_memory", lambda device: 1 << 16)  # room for less than three
     apart = fit(vectors, labels)
@@ -116,20 +113,19 @@ def test_a_class_without_both_states_learns_nothing_and_the_others_do(vectors: N
 
 
 @pytest.mark.parametrize(
-    ("labels", "penalties", "message"),
+    ("labels", "named"),
     [
-        (np.zeros(IMAGES, dtype=int), PENALTIES, "the same class"),
-        (np.full((IMAGES, 2), -1), PENALTIES, "no class is known"),
-        (np.arange(IMAGES) % 2, (0.0,), "above 0"),
-        (np.arange(3), PENALTIES, "a row for each image"),
-        (np.arange(IMAGES) % 2 - 1, PENALTIES, "from 0 to K - 1"),
+        (np.zeros(IMAGES, dtype=int), "same class"),
+        (np.full((IMAGES, 2), -1), "known"),
+        (np.arange(3), "each image"),
+        (np.arange(IMAGES) % 2 - 1, "K - 1"),
     ],
 )
-def test_what_cannot_be_fitted_is_an_error(
-    vectors: NDArray[np.float64], labels: NDArray[Any], penalties: tuple[float, ...], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        fit_logistic_path(torch.from_numpy(vectors), labels, penalties)
+def test_what_cannot_be_fitted_is_an_error(vectors: NDArray[np.float64], labels: NDArray[Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        fit(vectors, labels)
+    with pytest.raises(InputError, match="above 0"):
+        fit(vectors, np.arange(IMAGES) % 2, penalties=(0.0,))
 
 
 NEWTON: dict[str, Any] = {"optimizer": "newton", "standardize": True, "dtype": torch.float64}
@@ -192,16 +188,6 @@ def test_a_head_on_coordinates_is_a_head_on_the_features(rotate: bool, images: i
     torch.testing.assert_close(basis.from_features(*on_features), (weight, bias))
 
 
-def test_heads_trained_together_end_where_each_ends_alone() -> None:
-    features, table = some_data(8)
-    plans = [HeadPlan(name, {}, 1.0, table, weight_decay=decay) for name in ("em", "gr") for decay in (0.1, 0.01)]
-    settings: dict[str, Any] = {"epochs": 5, "batch_size": 1, "optimizer": "newton", "dtype": torch.float64}
-    together = train_heads(features, plans, **settings)
-    for plan, result in zip(plans, together, strict=True):
-        (alone,) = train_heads(features, [plan], **settings)
-        np.testing.assert_allclose(result.weight, alone.weight, atol=1e-10)
-
-
 def test_adam_trains_on_standardized_features() -> None:
     features, table = some_data(8)
     raw = HeadPlan("an", {}, 0.1, table)
@@ -211,10 +197,3 @@ def test_adam_trains_on_standardized_features() -> None:
     (outside,) = train_heads(basis.apply(features), [raw], **settings)
     found = features.numpy() @ inside.weight.T + inside.bias
     np.testing.assert_allclose(found, basis.apply(features).numpy() @ outside.weight.T + outside.bias, atol=1e-6)
-
-
-def test_a_loss_with_parameters_of_its_own_is_refused() -> None:
-    features, table = some_data(4)
-    plan = HeadPlan("role", {"expected_positives": 1.0}, 1.0, table)
-    with pytest.raises(InputError, match="without parameters of their own"):
-        train_heads(features, [plan], epochs=1, batch_size=1, optimizer="newton")

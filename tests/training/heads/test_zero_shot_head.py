@@ -16,7 +16,6 @@ from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Split
 from labelgap.models import LinearHead, create_backbone
 from labelgap.models.open_clip import zero_shot_classifier
-from labelgap.training.loop.linear_trainer import zero_shot_head
 
 CLASSES = ("dog", "cat", "zebra")
 
@@ -51,10 +50,6 @@ def data(weights: Path) -> lg.Dataset:
     return lg.Dataset("noise", train, val)
 
 
-def train_features(data: lg.Dataset, weights: Path) -> Any:
-    return features_of(np.stack([data.train.images[row] for row in range(50)]), weights)
-
-
 def features_of(images: Any, weights: Path) -> Any:
     backbone = create_backbone(TINY, weights=weights).eval()
     with torch.inference_mode():
@@ -63,7 +58,7 @@ def features_of(images: Any, weights: Path) -> Any:
 
 def prior(data: lg.Dataset, weights: Path) -> Any:
     """The logits of the prior on train, from the formula."""
-    features = train_features(data, weights)
+    features = features_of(np.stack([data.train.images[row] for row in range(50)]), weights)
     logits = features @ zero_shot_classifier(TINY, CLASSES, weights=weights).weight.T
     z = (logits - logits.mean(axis=0)) / logits.std(axis=0)
     present = data.train.labels.to_dense() == 1
@@ -77,12 +72,6 @@ def prior(data: lg.Dataset, weights: Path) -> Any:
     slope, intercept = minimize(loss, [1.0, 0.0], method="BFGS").x
     assert slope > 0.5
     return slope * z + intercept
-
-
-def test_the_head_is_the_prior_of_every_label(data: lg.Dataset, weights: Path) -> None:
-    features = train_features(data, weights)
-    weight, bias = zero_shot_head(TINY, weights, torch.from_numpy(features), data.train.labels)
-    np.testing.assert_allclose(features @ weight.numpy().T + bias.numpy(), prior(data, weights), atol=2e-3)
 
 
 @pytest.mark.parametrize("protocol", ["linear", "linear-init"])
@@ -104,10 +93,10 @@ def test_a_run_starts_from_the_prior(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"backbone": "small-cnn", "weights": None}, "needs a backbone with a text tower"),
+        ({"backbone": "small-cnn", "weights": None}, "text tower"),
         ({"protocol": "end-to-end"}, "--protocol linear or linear-init"),
         ({"optimizer": "newton"}, "--folds 0 --optimizer adam"),
-        ({"weights": "none"}, "random weights, which know no class names"),
+        ({"weights": "none"}, "random weights"),
     ],
 )
 def test_where_there_is_no_such_start_it_is_refused(

@@ -126,12 +126,8 @@ def scores(audit: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
 
 def test_an_error_in_one_process_is_raised_in_all_and_printed_once(both: Path) -> None:
     first, second = (json.loads((both / "two" / f"errors-{number}.json").read_text()) for number in range(2))
-    assert first["one_fails"][0] == "ReportedError" and second["one_fails"] == [
-        "InputError",
-        "tags.csv does not exist.",
-    ]
+    raised = [[each[name] for name in ("one_fails", "other_seeds", "other_folders")] for each in (first, second)]
+    assert [kind for kind, _ in raised[0]] == ["ReportedError"] * 3
+    assert all(part in text for (_, text), part in zip(raised[1], ("tags.csv", "process 0", "--out"), strict=True))
     assert first["both_fail"] == ["InputError", "a typing error."] and second["both_fail"][0] == "ReportedError"
-    assert "has other settings than process 0" in second["other_seeds"][1]
-    assert "choose an --out that all machines share" in second["other_folders"][1]
-    assert "a batch of 1 cannot be shared by 2 processes" in first["small_batch"][1]
-    assert all(first[name][0] == "ReportedError" for name in ("other_seeds", "other_folders"))
+    assert "2 processes" in first["small_batch"][1]

@@ -135,9 +135,7 @@ def test_a_step_in_which_the_host_has_a_part_is_not_captured(layer: nn.Module, r
     ("method", "captured"),
     [("an", True), ("ll-r", True), ("em-apl", True), ("gr", True), ("role", False), ("ll-cp", False)],
 )
-def test_a_loss_that_changes_in_every_step_is_not_captured_and_counting_images_is_no_change(
-    method: str, captured: bool
-) -> None:
+def test_a_loss_that_changes_in_every_step_is_not_captured(method: str, captured: bool) -> None:
     table, cuda = lg.LabelTable.from_dense([[1, 0], [-1, 1]]), torch.device("cuda")
     loss_fn = lg.loss(method, **({"expected_positives": 1.0} if method == "role" else {}))
     loss_fn.prepare(table)

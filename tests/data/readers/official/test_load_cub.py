@@ -13,7 +13,6 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import UnknownNameError
 from labelgap.data import read_cub_certainty
 from labelgap.data.opening import load
-from labelgap.data.registry import describe_dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, paper_split
 
 
@@ -27,7 +26,7 @@ def expected(image: int, attribute: int, at_least: int = 0) -> int:
 def test_labels_images_and_split_are_the_published_ones(tmp_path: Path, attributes: str) -> None:
     cub(tmp_path, attributes)
     data = load(tmp_path)
-    assert sentences(data)[0] == "recognized as cub: a folder with CUB-200-2011"
+    assert data.recipe["name"] == "cub"
     assert data.classes == CUB_ATTRIBUTES and data.test is not None and data.val is not None
     training = [name for number, name in enumerate(CUB_IMAGES, 1) if number not in CUB_TEST]
     train, val = paper_split(8)
@@ -44,22 +43,21 @@ def test_labels_images_and_split_are_the_published_ones(tmp_path: Path, attribut
             mine = split.boxes.rows == row
             assert (split.boxes.corners[mine] == [number, 2, number + 9, 9]).all()
             assert split.boxes.classes[mine].tolist() == np.flatnonzero(codes[row] == PRESENT).tolist()
-    said = " ".join(sentences(data))
-    assert "2 lines have more than five columns" in said and "8 / 4 training and test images" in said
+    assert all(part in " ".join(sentences(data)) for part in ("2 lines", "8 / 4"))
 
 
 def test_labels_below_a_certainty_are_unknown_and_the_certainty_is_kept(tmp_path: Path) -> None:
     root = cub(tmp_path)
     for number, name in ((2, "guessing"), (4, "definitely")):
         data = load("cub", root, certainty=name, boxes=False)
-        assert data.train.boxes is None and any(f"below '{name}' are unknown" in each for each in sentences(data))
+        assert data.train.boxes is None
         for split in data.splits:
             codes = [
                 [expected(1 + CUB_IMAGES.index(image), attribute, number) for attribute in range(1, 313)]
                 for image in split.labels.images
             ]
             assert split.labels.to_dense().tolist() == codes
-    with pytest.raises(UnknownNameError, match="Did you mean 'definitely'"):
+    with pytest.raises(UnknownNameError, match="'definitely'"):
         load("cub", root, certainty="definitly")
     boxes = root / "bounding_boxes.txt"
     boxes.write_text(boxes.read_text().replace("1 1.0 2.0", "1 -3.0 2.0"))
@@ -112,14 +110,3 @@ def test_missing_files_and_another_version_are_told(tmp_path: Path) -> None:
     assert places("cub", root) == ["attributes/attributes.txt", "attributes/certainties.txt", *lost]
     (root / "train_test_split.txt").unlink()
     assert "train_test_split.txt" in places("cub", root)
-
-
-def test_a_quick_look_finds_what_is_missing(tmp_path: Path) -> None:
-    root, layout = cub(tmp_path), describe_dataset("cub")
-    assert not layout.problems(tmp_path)
-    (tmp_path / "attributes.txt").write_text("1 a\n")
-    (root / "attributes" / "image_attribute_labels.txt").unlink()
-    assert [each.split(" ")[0] for each in layout.problems(tmp_path)] == [
-        "../attributes.txt:",
-        "attributes/image_attribute_labels.txt",
-    ]
