@@ -3,10 +3,7 @@ from __future__ import annotations
 import os
 import pickle
 import resource
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +20,6 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import (
     DiskError,
     atomic_path,
-    is_partial,
     make_folder,
     remove_file,
     remove_partials,
@@ -94,32 +90,6 @@ def test_a_failing_writer_leaves_the_old_file_no_litter_and_its_own_error(
         temporary.write_text("ne")
         raise error
     assert caught.value is error and target.read_text() == "old" and names(tmp_path) == ["a.txt"]
-
-
-HALF = """
-import sys, time
-from labelgap.core.files import atomic_path
-with atomic_path(sys.argv[1]) as temporary, temporary.open("w") as file:
-    file.write("half of what is n")
-    file.flush()
-    print("half", flush=True)
-    time.sleep(60)
-    file.write("ew")
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
-def test_a_process_killed_in_the_middle_leaves_the_old_file_whole(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    target.write_text("old")
-    with subprocess.Popen([sys.executable, "-c", HALF, str(target)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "half\n"
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert target.read_text() == "old"
-    (left,) = [path for path in tmp_path.iterdir() if path != target]
-    assert is_partial(left.name) and left.suffix == ".txt"
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:

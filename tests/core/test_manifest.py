@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.killing import start_forked, wait_forked
 
 from labelgap.core.errors import RunError
 from labelgap.core.manifest import MANIFEST_FILE, check_files, replacing, verify_folder, write_manifest
@@ -63,19 +63,12 @@ def test_a_damaged_manifest_is_one_error(folder: Path, text: str) -> None:
         check_files(folder, ["config.json"])
 
 
-ADD = """
-import sys
-from pathlib import Path
-from labelgap.core.manifest import replacing
-folder, who = Path(sys.argv[1]), sys.argv[2]
-for number in range(15):
-    with replacing(folder, [f"{who}{number}"]):
-        (folder / f"{who}{number}").write_text(who)
-"""
-
-
 def test_two_processes_that_add_files_lose_no_entry(folder: Path) -> None:
-    workers = [subprocess.Popen([sys.executable, "-c", ADD, str(folder), who]) for who in "ab"]
-    assert [worker.wait() for worker in workers] == [0, 0]
-    assert len(verify_folder(folder)) == 33
-    assert set(verify_folder(folder).values()) == {"intact"}
+    def add(who: str) -> None:
+        for number in range(15):
+            with replacing(folder, [f"{who}{number}"]):
+                (folder / f"{who}{number}").write_text(who)
+
+    workers = [start_forked(partial(add, who)) for who in "ab"]
+    assert [wait_forked(worker) for worker in workers] == [0, 0]
+    assert len(verify_folder(folder)) == 33 and set(verify_folder(folder).values()) == {"intact"}
