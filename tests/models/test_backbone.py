@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
+import labelgap.models.batch_norm as batch_norm
 from labelgap.core.errors import InputError
-from labelgap.models import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo, count_parameters
+from labelgap.models import (
+    RANDOM_WEIGHTS,
+    Backbone,
+    Classifier,
+    InputSpec,
+    ModuleBackbone,
+    WeightsInfo,
+    class_activation_maps,
+    count_parameters,
+    create_backbone,
+    has_batch_norm,
+)
+from labelgap.models.backbone import IMAGENET_INPUT
 
 SPEC = InputSpec(size=8, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 
@@ -65,3 +81,80 @@ def test_what_a_backbone_states_is_checked_and_told() -> None:
     layer = nn.Linear(4, 2)
     layer.weight.requires_grad_(False)
     assert count_parameters(layer) == 10
+
+
+class Returns(nn.Module):
+    """A network that returns what it is told to."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, images: Tensor) -> Any:
+        return self.output
+
+
+def test_feature_maps_are_averaged_to_the_features() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5)).eval()
+    backbone = ModuleBackbone(network, input_spec=SPEC)
+    images = torch.rand(2, 3, 8, 8)
+    torch.testing.assert_close(backbone.features(images), network(images).mean(dim=(2, 3)))
+    model = Classifier(backbone, classes=4)
+    maps = class_activation_maps(model, images)
+    torch.testing.assert_close(maps.mean(dim=(2, 3)) + model.head.bias, model(images))
+
+
+def test_the_dry_forward_changes_no_running_average_and_no_mode() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Dropout())
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    state = torch.get_rng_state()
+    ModuleBackbone(network, input_spec=SPEC)
+    assert network.training and torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+def test_the_input_is_what_the_module_states() -> None:
+    network = nn.Conv2d(3, 5, 3)
+    assert ModuleBackbone(network).input_spec == IMAGENET_INPUT
+    config = {"input_size": (3, 32, 32), "mean": (0.1,) * 3, "std": (0.2,) * 3, "interpolation": "bicubic"}
+    network.pretrained_cfg = config  # type: ignore[assignment]
+    assert ModuleBackbone(network).input_spec == InputSpec(32, (0.1,) * 3, (0.2,) * 3, 3, "bicubic")
+    network.input_spec = SPEC  # type: ignore[assignment]
+    assert ModuleBackbone(network).input_spec == SPEC
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Returns(torch.zeros(1, 4, 7)), r"output has shape \(1, 4, 7\)"),
+        (Returns([1]), "output has type list"),
+        (nn.Linear(7, 2), "Linear cannot be a backbone for images of 3 × 8 × 8: mat1 and mat2"),
+    ],
+)
+def test_a_module_that_gives_neither_vectors_nor_maps_is_refused(network: nn.Module, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ModuleBackbone(network, input_spec=SPEC)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("efficientnet-lite0", True), ("small-cnn", False)])
+def test_a_name_and_its_network_get_the_same_answer_and_draw_nothing(name: str, expected: bool) -> None:
+    batch_norm._named_has_batch_norm.cache_clear()
+    before = torch.get_rng_state()
+    assert has_batch_norm(name) is expected
+    assert torch.equal(torch.get_rng_state(), before)
+    assert has_batch_norm(create_backbone(name, pretrained=False)) is expected
+
+
+def test_a_model_of_timm_is_built_without_memory_for_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    timm_or_skip()
+    built: list[Backbone] = []
+
+    def build(name: str, **options: Any) -> Backbone:
+        built.append(create_backbone(name, **options))
+        return built[-1]
+
+    monkeypatch.setattr(batch_norm, "create_backbone", build)
+    batch_norm._named_has_batch_norm.cache_clear()
+    assert has_batch_norm("timm:resnet18") and not has_batch_norm("timm:vit_tiny_patch16_224")
+    assert {weight.device.type for network in built for weight in network.parameters()} == {"meta"}

@@ -122,16 +122,15 @@ def test_every_class_is_standardized_over_the_images_of_all_splits() -> None:
 def test_names_are_checked_and_tags_are_asked_for() -> None:
     check_backbone(B32)
     assert is_pretrained(B32) and names_address(B32) and not is_pretrained(TINY)
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'open_clip:ViT-B-32'\?"):
-        check_backbone("open_clip:ViT-B-33")
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'open_clip:RN50/openai'\?"):
-        check_backbone("open_clip:RN50/openia")
-    with pytest.raises(InputError, match=r"which weights of open_clip:ViT-B-32\?.*laion2b_s34b_b79k.*--weights"):
+    for name, nearest in (("ViT-B-33", "ViT-B-32"), ("RN50/openia", "RN50/openai")):
+        with pytest.raises(UnknownNameError) as unknown:
+            check_backbone(f"open_clip:{name}")
+        assert unknown.value.nearest == f"open_clip:{nearest}"
+    with pytest.raises(InputError, match=r"open_clip:ViT-B-32\?.*laion2b_s34b_b79k.*--weights"):
         create_backbone("open_clip:ViT-B-32")
-    with pytest.raises(InputError, match="random weights, which know no class names"):
-        zero_shot_classifier(TINY, CLASSES)
-    with pytest.raises(InputError, match="no text tower"):
-        zero_shot_classifier("resnet50", CLASSES)
+    for name in (TINY, "resnet50"):
+        with pytest.raises(InputError):
+            zero_shot_classifier(name, CLASSES)
 
 
 def test_a_network_is_described_without_its_weights() -> None:

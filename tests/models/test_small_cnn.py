@@ -94,7 +94,5 @@ def test_a_blank_picture_gives_finite_features_and_gradients() -> None:
     backbone = SmallCNN()
     features = backbone.features(torch.zeros(2, 1, 64, 64))
     torch.autograd.backward(features.sum())
-    assert bool(features.isfinite().all())
-    assert all(
-        bool(parameter.grad.isfinite().all()) for parameter in backbone.parameters() if parameter.grad is not None
-    )
+    gradients = [parameter.grad for parameter in backbone.parameters() if parameter.grad is not None]
+    assert all(bool(values.isfinite().all()) for values in (features, *gradients))
