@@ -18,12 +18,6 @@ import labelgap
 
 PROJECT = Path(__file__).resolve().parents[1]
 LARGEST_FILE = 1_000_000
-PAPERS = {
-    "Multi-Label Learning from Single Positive Labels": ("Cole", 6, "CVPR 2021"),
-    "Large Loss Matters in Weakly Supervised Multi-Label Classification": ("Kim", 4, "CVPR 2022"),
-    "Acknowledging the Unknown for Multi-label Learning with Single Positive Labels": ("Zhou", 5, "ECCV 2022"),
-    "Two-way Multi-Label Loss": ("Kobayashi", 1, "CVPR 2023"),
-}
 
 
 def run(*command: str | Path, folder: Path = PROJECT, **variables: str) -> str:
@@ -99,20 +93,10 @@ def test_the_version_is_written_once_and_the_citation_and_the_changelog_have_it(
     assert [path.name for path in written] == ["__init__.py"]
     assert f'version = "{version}"' not in (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert len(citation["references"]) == 4, "the papers"
     assert citation["version"] == version or version.endswith(".dev0")
     released = f"## [{citation['version']}] - {citation['date-released']}"
     assert released in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
-
-
-def test_the_citation_names_the_four_papers() -> None:
-    citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert (citation["cff-version"], citation["type"], citation["license"]) == ("1.2.0", "software", "Apache-2.0")
-    found = {
-        paper["title"]: (paper["authors"][0]["family-names"], len(paper["authors"]), paper["conference"]["name"])
-        for paper in citation["references"]
-    }
-    assert found == PAPERS
-    assert all(str(paper["year"]) in paper["conference"]["name"] for paper in citation["references"])
 
 
 def test_what_the_dockerfile_copies_exists_and_is_not_ignored() -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from markupsafe import Markup
 from tests.sample_photos import write_color_photos
 from tests.studies.compare.small_features import write
 
-from labelgap.cli.main import main
+from labelgap.cli.main import main, make_app
 from labelgap.models import inference
 
 QUICK = ("--backbone", "small-cnn", "--protocol", "linear", "--epochs", "1", "--method", "an", "--device", "cpu")
@@ -110,3 +111,19 @@ def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setattr(inference, "cpu_precision", lambda: "float32")
     monkeypatch.chdir(tmp_path)
     return Screen(tmp_path, capsys)
+
+
+def copied_commands(text: str) -> list[str]:
+    """The commands about reviews at the end of lines, after spaces or a heading of one word."""
+    return re.findall(r"^\w* *(labelgap (?:review|evaluate|apply) .*)$", text, re.M)
+
+
+def check_command(command: str, begins: str) -> list[str]:
+    """Check how a command begins and that the command line takes all of it; return its words."""
+    assert command.startswith(f"labelgap {begins}"), command
+    words = shlex.split(command)[1:]
+    group = typer.main.get_command(make_app())
+    context = group.make_context("labelgap", list(words))
+    name, subcommand, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
+    subcommand.make_context(name, rest, parent=context)
+    return words

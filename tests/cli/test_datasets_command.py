@@ -10,8 +10,10 @@ from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call
 from tests.data.readers.official.test_load_coco import coco
 from tests.data.readers.official.test_load_voc import devkit
+from tests.timm_models import timm_or_skip
 
 from labelgap.data import describe_datasets
+from labelgap.models import RECOMMENDED_MODELS, list_backbones
 
 
 def test_every_data_set_says_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,3 +57,21 @@ def test_lists_of_a_devkit_that_differ_in_length_are_not_complete(
 
 def test_a_path_to_something_else_is_refused(screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot
+
+
+def test_the_list_names_sources_and_licenses(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call("backbones") == 0
+    said = capsys.readouterr().out
+    for row in list_backbones():
+        assert all(value in said for value in (row.name, row.source, row.license))
+    assert all(f"--backbone timm:{model} " in said for model in RECOMMENDED_MODELS)
+
+
+def test_all_of_one_is_told(screen: Screen, snapshot: SnapshotAssertion) -> None:
+    assert screen("backbones", "small-cnn") == snapshot(name="small-cnn")
+    assert screen.errors("backbones", "resnet51") == snapshot(name="unknown")
+    timm_or_skip()
+    assert screen("backbones", "timm:resnet18") == snapshot(name="timm:resnet18")

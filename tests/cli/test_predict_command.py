@@ -12,6 +12,8 @@ from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call
 from tests.training.untrained_run import CALIBRATION, make_run
 
+from labelgap.inference import export as export_module
+
 
 @pytest.fixture
 def pets(photos: Path) -> Path:
@@ -72,3 +74,18 @@ def test_images_that_cannot_be_read_are_told_at_the_end(
 def test_what_cannot_be_done_is_said(pets: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     wrong = ("nowhere.jpg", "nowhere", "photos tags.csv", "photos --zeros unknown", "photos --out a.txt")
     assert screen.errors("predict runs/a", *wrong, "photos --layout tall", "photos --on-bad-image never") == snapshot
+
+
+def test_what_was_written_and_checked_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("runs/a"), backbone="features", width=5)
+    make_run(Path("runs/open"), backbone="features", finished=False)
+    assert screen("export", "runs/a", "--onnx", "model.onnx") == snapshot(name="checked")
+    wrong = ("runs/a --onnx model.onnx", "nowhere --onnx a.onnx", "runs/open --onnx a.onnx", "runs/a --onnx a.bin")
+    assert screen.errors("export", *wrong) == snapshot(name="errors")
+    monkeypatch.setattr(export_module, "_convert", lambda *arguments: b"again")
+    monkeypatch.setattr(export_module, "_verify", lambda graph, content: None)
+    assert screen("export", "runs/a", "--onnx", "model.onnx", "--force") == snapshot(name="unchecked")
+    assert Path("model.onnx").read_bytes() == b"again"

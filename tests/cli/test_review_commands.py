@@ -117,13 +117,11 @@ def test_revisions_lists_and_takes_back_without_deleting(
     assert "(undone)" in said and "reverted 1" in said
     assert len(decisions("tags-review")) == 3
 
-    assert call("revisions", "tags-review", "revert", "--reviewer", "ben") == 0
-    assert {made.author for made in decisions("tags-review")} == {"anna"}
-    assert call("revisions", "tags-review", "revert", "--since", "2001-01-01T00:00+00:00", "--reviewer", "anna") == 0
-    assert len(decisions("tags-review")) == 0
-    decide("tags-review", ("0.jpg", "dog", PRESENT))
-    assert call("revisions", "tags-review", "revert", "--all") == 0
-    assert len(decisions("tags-review")) == 0
+    since = ("--since", "2001-01-01T00:00+00:00", "--reviewer", "anna")
+    for options, left in ((("--reviewer", "ben"), {"anna"}), (since, set()), (("--all",), set())):
+        assert call("revisions", "tags-review", "revert", *options) == 0
+        assert {made.author for made in decisions("tags-review")} == left
+        decide("tags-review", *[("0.jpg", "dog", PRESENT)] * (options == since))
     assert len(screen.json("revisions", "tags-review", "list")) == 10
     assert "and 2 before" in listed("list", "--limit", "2", "--reviewer", "anna")
 
@@ -189,28 +187,17 @@ def test_candidates_go_to_label_studio_and_decisions_come_back(
 
 
 def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    of_review = screen.errors(
-        "review",
-        *("tags.csv", "nowhere --random 5", "photos --summary", " ".join((*DRAW[1:-1], "4"))),
-        *(
-            f"tags-review {options}"
-            for options in (
-                *("--random 5", "--zeros unknown", "--budget soon", "--reviewer 'a\tb\x1b'", "--export-to labelstudio"),
-                *("--export-to cvat --out a.json", "--import-from fiftyone", "--no-browser --port 70000"),
-                *("--no-browser --host no.such.host.invalid", "--budget 8d"),
-                *(f"--double={share}" for share in ("five", "-1%", "101%", "5", "nan", "%", "''")),
-            )
-        ),
-    )
+    options = ["--random 5", "--zeros unknown", "--budget soon", "--budget 8d", "--reviewer 'a\tb\x1b'"]
+    options += ["--export-to labelstudio", "--export-to cvat --out a.json", "--import-from fiftyone"]
+    options += ["--no-browser --port 70000", "--no-browser --host no.such.host.invalid"]
+    options += [f"--double={share}" for share in ("five", "-1%", "101%", "5", "nan", "%", "''")]
+    wrong = ("tags.csv", "nowhere --random 5", "photos --summary", " ".join((*DRAW[1:-1], "4")))
+    of_review = screen.errors("review", *wrong, *(f"tags-review {each}" for each in options))
     assert of_review == snapshot(name="review")
-    of_apply = screen.errors(
-        *("apply", "tags-review --out tags.csv", "tags-review --out a.csv --source ll-cp", "photos --out a.csv")
-    )
-    assert of_apply == snapshot(name="apply")
-    of_revisions = screen.errors(
-        "revisions tags-review", *("remove", "revert", "revert 99", "list 3", "list --since yesterday")
-    )
-    assert of_revisions == snapshot(name="revisions")
+    wrong = ("tags-review --out tags.csv", "tags-review --out a.csv --source ll-cp", "photos --out a.csv")
+    assert screen.errors("apply", *wrong) == snapshot(name="apply")
+    wrong = ("remove", "revert", "revert 99", "list 3", "list --since yesterday")
+    assert screen.errors("revisions tags-review", *wrong) == snapshot(name="revisions")
     assert Path("tags.csv").read_text() == TAGS and len(decisions("tags-review")) == 4
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from tests.browsers import CHROMIUM, new_page, start_browser
 from tests.cli.conftest import Screen, call, undraw
+from tests.studies.compare.small_features import write
 
 import labelgap as lg
 from labelgap.studies.compare.results import Comparison
+from labelgap.studies.sweep import Sweep
 
 QUICK = ("--epochs", "2", "--seeds", "2", "--device", "cpu")
 
@@ -26,11 +30,8 @@ def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
     assert [line.partition(" ")[0] for line in lines[-3:]] == ["report", "table", "next"]
     folder = vectors / "runs" / "compare"
     assert (folder / "report.html").exists() and (folder / "compare.csv").exists()
-    stored = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
-    assert {row["method"]: row["baseline"] for row in stored["methods"]} == {
-        **dict.fromkeys(("an", "em", "bce", "iu"), False),
-        "logistic regression": True,
-    }
+    rows = json.loads((folder / "compare.json").read_text(encoding="utf-8"))["methods"]
+    assert [row["method"] for row in rows if row["baseline"]] == ["logistic regression"] and len(rows) == 5
     assert "logistic regression" in (folder / "report.html").read_text(encoding="utf-8")
     undraw(monkeypatch)
     assert call("report", "runs/compare") == 0
@@ -102,3 +103,90 @@ def test_a_mistake_is_one_message_before_data_are_read(screen: Screen, snapshot:
         "--observe random,side=3",
     )
     assert found == snapshot
+
+
+def test_features_are_measured_with_all_known_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion, drawn: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("vectors.npz"))
+    everything = ("--observe", "positives=all,negatives=all", "--device", "cpu")
+    assert screen("linear-eval", "vectors.npz", "--device", "cpu", code=2) == snapshot(name="labels are missing")
+    assert screen("linear-eval", "vectors.npz", *everything) == snapshot(name="table")
+    assert call("verify", "runs/linear-eval") == call("report", "runs/linear-eval") == 0
+    page = Path("runs/linear-eval/report.html").read_text(encoding="utf-8")
+    classes = json.loads(Path("runs/linear-eval/linear_eval.json").read_text(encoding="utf-8"))["class_results"]
+    lowest = min(classes, key=lambda each: each["val"])
+    row = f'<th scope="row">{lowest["name"]}</th><td data-name="present in train">{lowest["present"]}</td>'
+    assert f'{row}<td data-name="val">{100 * lowest["val"]:.1f}' in page and "penalty λ" in page
+    stored = screen.json("linear-eval", "vectors.npz", *everything, "--penalties", "0.1,10")
+    assert [each["penalty"] for each in stored["results"]] == [0.1, 10] and stored["metric"] == "mAP"
+
+
+def test_a_mistake_is_one_message(screen: Screen, snapshot: SnapshotAssertion) -> None:
+    found = screen.errors(
+        "linear-eval nowhere.npz",
+        *("--task single", "--penalties 0,1", "--penalties many", "--precision float16", "--tolerance 2"),
+        *("--backbone small-cn", "--observe positive=1"),
+    )
+    assert found == snapshot
+
+
+TWO_EPOCHS = ("--epochs", "2", "--device", "cpu")
+
+
+def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_best_trial(
+    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, drawn: None
+) -> None:
+    searched = ("--search", "lr=1e-4..1e-1:log", "--search", "batch-size=8,16", "--option", "eps=1e-5")
+    assert call("sweep", "vectors.npz", "--method", "em", "--trials", "5", *searched, *TWO_EPOCHS) == 0
+    said, found = capsys.readouterr(), Sweep.open("runs/sweep")
+    assert [each.name for each in found.space] == ["lr", "batch_size", "alpha", "weight_decay", "standardize"]
+    assert [trial.number for trial in found.trials] == list(range(1, 6)) and found.auto is not None
+    assert "5 of 5 trials: 5 complete" in said.out
+    assert f"trial {found.ranked[0].number}: score" in said.err
+    undraw(monkeypatch)
+    (command,) = (line.split("again", 1)[1] for line in said.out.splitlines() if line.startswith("again "))
+    assert call(*shlex.split(command)[1:], "--device", "cpu") == 0
+    again = lg.open_run("runs/best")
+    assert found.best is not None and again.metrics["score"] == found.best.score
+    assert again.metrics["test"] == lg.open_run("runs/sweep/best").metrics["test"]
+    page = Path("runs/sweep/report.html").read_text(encoding="utf-8")
+    assert str(vectors) not in page and "--method em" in page and page.count("<svg") == 2 * 7
+    assert f"auto {100 * (found.auto.score or 0):.2f}" in page
+    look_at(vectors / "runs" / "sweep" / "report.html")
+    assert call("report", "runs/sweep") == 0 and call("verify", "runs/sweep") == 0
+
+
+def look_at(page: Path) -> None:
+    """Open a page in a browser, where there is one: all figures are shown, and nothing is wider than the window."""
+    if CHROMIUM is None:
+        return
+    with start_browser() as browser:
+        opened, problems = new_page(browser, 390), list[str]()
+        opened.on("console", lambda message: problems.append(message.text))
+        opened.goto(page.as_uri())
+        shown = "() => [...document.querySelectorAll('svg')].filter((each) => each.checkVisibility()).length"
+        wide = "() => document.documentElement.scrollWidth > innerWidth"
+        assert opened.evaluate(shown) == 7 and not opened.evaluate(wide) and not problems
+
+
+def test_wrong_input_is_one_message_without_a_password(
+    vectors: Path, screen: Screen, snapshot: SnapshotAssertion
+) -> None:
+    secret = "ann:s3cret@"
+    found = screen.errors(
+        "sweep vectors.npz --method ll-r --epochs 2 --device cpu",
+        *("--method ll-x", "--search delta_rell=0.1,0.2", "--search lr", "--search lr=1e-2..1e-5", "--trials 0"),
+        *("--search weight_decay=-1,0", "--preset cole2021 --lr 1e-3 --option delta_rel=0.2"),
+        *("--storage nonsense", f"--storage oracles://{secret}db/x", f"--storage oracle://{secret}db/x"),
+        *("--storage sqlite:///missing/folder/x.sqlite", f"--storage postgresql+pg8000://{secret}db/x"),
+    )
+    assert "s3cret" not in str([*found.values()]) and found == snapshot
+
+
+def test_without_optuna_the_command_that_installs_it_is_shown(
+    vectors: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "labelgap[sweep]" in screen.errors("sweep vectors.npz", "--method ll-r")["--method ll-r"]
