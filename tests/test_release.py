@@ -37,9 +37,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_package_is_whole_small_and_without_data_and_its_wheel_works_in_an_empty_environment(
-    dist: Path, tmp_path: Path
-) -> None:
+def test_the_package_is_whole_and_its_wheel_works_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
     """One test, so that the package is built once and not in every process of the tests.
 
     The environment has the wheel alone, without pip. The packages that labelgap depends on are those of the tests, by

@@ -31,7 +31,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_killed_at_every_operation_it_ends_with_the_same_bytes_and_leaves_nothing(run: Run) -> None:
+def test_killed_at_every_operation_it_ends_with_the_same_bytes(run: Run) -> None:
     path = find_missing(run, quiet=True, folds=2).path
     whole, expected, kills = path.read_bytes(), files(run.path), 0
     for kills in killed_at_every_operation(lambda: find_missing(run, quiet=True, folds=2), run.path, step=2):

@@ -247,9 +247,7 @@ def reference(keys: NDArray[np.float32], per_class: int, limit: int) -> list[tup
     st.integers(1, 40),
     st.integers(1, 9),
 )
-def test_blocks_give_what_a_full_sort_gives(
-    seed: int, rows: int, classes: int, per_class: int, limit: int, step: int
-) -> None:
+def test_blocks_equal_a_full_sort(seed: int, rows: int, classes: int, per_class: int, limit: int, step: int) -> None:
     random = np.random.default_rng(seed)
     keys = random.integers(0, 9, size=(rows, classes)).astype(np.float32)  # many ties
     keys[random.random(keys.shape) < 0.2] = -np.inf

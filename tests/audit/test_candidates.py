@@ -95,7 +95,7 @@ def test_a_damaged_file_is_a_run_error_or_reads_as_valid_candidates(tmp_path: Pa
         ("image", [b"\xff"], pa.binary()),
     ],
 )
-def test_values_that_an_audit_never_writes_are_refused(
+def test_values_of_no_audit_are_refused(
     tmp_path: Path, column: str, values: list[Any], kind: pa.DataType | None
 ) -> None:
     path = write(tmp_path / FILE).path

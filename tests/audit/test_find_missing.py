@@ -114,9 +114,7 @@ def test_several_runs_are_averaged_and_val_can_be_audited_too(run: lg.Run, tmp_p
     assert (answers[:missing] == lg.PRESENT).mean() > 2 * missing / len(answers)
 
 
-def test_a_label_that_a_person_decided_does_not_look_wrong_until_somebody_changes_it(
-    run: lg.Run, tmp_path: Path
-) -> None:
+def test_a_label_that_a_person_decided_looks_wrong_only_once_it_is_changed(run: lg.Run, tmp_path: Path) -> None:
     first = find_missing(run, out=tmp_path, quiet=True).of_kind("wrong").to_pylist()[:2]
     states = [each["observed"] for each in first]
     entries = [

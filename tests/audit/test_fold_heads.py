@@ -90,9 +90,7 @@ def test_a_fold_learns_from_all_other_images_and_none_of_its_own(calls: list[dic
             assert np.array_equal(vectors.numpy(), features["train"][others])
 
 
-def test_where_memory_is_short_a_random_part_is_learned_from(
-    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_little_memory_a_part_is_learned_from(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     fold = np.arange(300) % 3
     rows = training_rows(fold, 1, max_rows=50)
     assert len(rows) == 50 == len(set(rows.tolist())) and (fold[rows] != 1).all()
@@ -137,9 +135,7 @@ def test_the_logits_of_an_image_do_not_depend_on_its_own_labels() -> None:
     assert all((first[fold == number] != second[fold == number]).any() for number in (1, 2))
 
 
-def test_an_audit_reads_the_logits_of_the_folds_of_the_run_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_reads_the_logits_of_the_folds_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: values for name, values in arrays().items() if not name.startswith(("val", "test"))}
     np.savez(tmp_path / "vectors.npz", **kept)  # type: ignore[arg-type]
     run = lg.fit(lg.load("features", tmp_path / "vectors.npz"), "an", out=tmp_path / "an", device="cpu", quiet=True)

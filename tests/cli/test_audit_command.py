@@ -19,9 +19,7 @@ from labelgap.review.candidates import MISSING, Candidates
 from labelgap.training import features
 
 
-def test_the_screen_says_how_many_are_missing_and_what_to_do_next(
-    tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_the_screen_says_how_many_are_missing(tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     run = train(tmp_path, lg.load("features", write(tmp_path)))
     said = screen("audit", str(run.path), "--device", "cpu")
     assert re.sub(r"\d+", "#", said) == snapshot

@@ -47,9 +47,7 @@ def names(cache: Path) -> set[str]:
     return {entry.name for entry in list_rows()} | {path.name for path in cache.rglob("*.npz")}
 
 
-def test_the_list_says_what_how_many_how_large_and_when(
-    cache: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_the_list_says_what_how_many_and_when(cache: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("cache") == snapshot
 
 

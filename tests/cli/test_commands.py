@@ -40,9 +40,7 @@ def test_train_evaluate_and_report_on_ones_own_photos(
     assert screen("report", "runs/a", "--no-images") == snapshot(name="report without data")
 
 
-def test_every_problem_of_a_csv_is_told_at_once_and_nothing_is_written(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_every_problem_of_a_csv_is_told_at_once(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     lines = Path("tags.csv").read_text().splitlines()
     lines[3] = "2.jpg,val,dgo,0"
     lines[5] = "3.jpg,val,0,1"
@@ -65,16 +63,14 @@ def test_a_wrong_word_names_the_right_one_before_data_are_read(screen: Screen, s
     assert found == snapshot
 
 
-def test_data_that_is_not_there_is_said_to_be_and_the_nearest_is_named(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_of_missing_data_the_nearest_is_named(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     missing = ("nowhere.csv", "digit", "photo", "tagz.csv", "csv=tag.csv", "tags.csv --images phots")
     assert (
         screen.errors("train --out runs/a", *missing, "tags.csv --images photos --zeros missing", "photos") == snapshot
     )
 
 
-def test_a_missing_argument_is_explained(
+def test_arguments_are_explained(
     screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert screen.errors("", "train digits", "inspect", "trian") == snapshot
@@ -84,9 +80,7 @@ def test_a_missing_argument_is_explained(
 
 
 @pytest.mark.parametrize("name", methods())
-def test_a_method_is_described_without_markup_and_with_every_option(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_method_is_described_without_markup_with_all_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("methods", name) == 0
     lines = capsys.readouterr().out.splitlines()
     assert not any(mark in line for line in lines for mark in ("``", ":math:", ".. math::", "Args:"))
@@ -136,9 +130,7 @@ def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_the_run_writes_its_report_and_exits_with_its_number(
-    tmp_path: Path, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_saves_the_run_and_exits_with_its_number(tmp_path: Path, number: signal.Signals, code: int) -> None:
     out, log = tmp_path / "run", tmp_path / "log"
     options = ("--method", "an", "--epochs", "1000000", "--trace", "off", "--device", "cpu", "--out", str(out))
     words = ("train", str(write(tmp_path)), *options)

@@ -27,9 +27,7 @@ def test_every_data_set_says_where_it_comes_from(capsys: pytest.CaptureFixture[s
             )
 
 
-def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
-    tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_folder_is_checked_and_gaps_are_listed(tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     root = coco(tmp_path / "my coco", inside="images")
     assert screen("datasets", f"coco2014={root / 'annotations'}") == snapshot(name="complete")
     (root / "annotations" / "instances_val2014.json").unlink()
@@ -38,7 +36,7 @@ def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
     assert screen("datasets", "coco2017", str(root), code=2) == snapshot(name="another")
 
 
-def test_lists_of_a_devkit_that_differ_in_length_are_not_complete(
+def test_lists_that_differ_in_length_are_incomplete(
     tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:
     root = devkit(tmp_path, "2012", {"train": ["2008_000001", "2008_000002"], "val": ["2009_000001"]})
@@ -59,9 +57,7 @@ def test_a_path_to_something_else_is_refused(screen: Screen, snapshot: SnapshotA
     assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot
 
 
-def test_the_list_names_sources_and_licenses(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_has_sources_and_licenses(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert call("backbones") == 0
     said = capsys.readouterr().out

@@ -61,7 +61,7 @@ def test_what_has_no_number_says_why(pets: Path, screen: Screen, snapshot: Snaps
     assert screen.errors("evaluate runs/a tags.csv --images photos", "--classes ostrich") == snapshot(name="no class")
 
 
-def test_a_review_of_random_images_is_measured_on_what_was_decided(
+def test_a_review_is_measured_on_what_was_decided(
     pets: Path, capsys: pytest.CaptureFixture[str], screen: Screen
 ) -> None:
     drawn = ("review", "tags.csv", "--images", "photos", "--duplicates", "off", "--classes", "cat,dog,owl")
@@ -108,7 +108,7 @@ def tagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return ("my tags.csv", "--images", "my photos", "--zeros", "unknown", "--duplicates", "off")
 
 
-def test_train_evaluate_and_the_pages_end_with_commands_that_run(
+def test_train_and_evaluate_end_with_commands_that_run(
     tagged: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("train", *tagged, *QUICK, "--out", RUN) == 0

@@ -101,9 +101,7 @@ def test_what_was_typed_can_be_typed_again() -> None:
     assert "--allow-leaks" in words and words.count("--classes") == 2 and words[-2:] == ["--observe", "positives=1"]
 
 
-def test_the_estimate_is_for_photos_and_says_nothing_where_it_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_estimate_is_for_photos_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert training_time(load("digits", train=20, val=5, test=5)) is None
     table = LabelTable.from_dense([[1, 0]], images=["missing.jpg"])
     assert training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None
@@ -134,7 +132,7 @@ def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
     assert screen.errors("inspect", ".", ". --check-images", "digits --check-images") == snapshot(name="missing")
 
 
-def test_two_spellings_of_a_tag_look_wrong_and_are_noted_beside_problems(
+def test_two_spellings_of_a_tag_are_noted_also_beside_problems(
     photos: Path, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:
     table = Path("lists.csv")
@@ -208,9 +206,7 @@ def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("album")
 
 
-def test_a_table_in_another_folder_says_where_the_images_are(
-    album: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_table_of_another_folder_names_its_images(album: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     rows = [f"{number:02d}.jpg,{number % 2},0" for number in range(25)]
     Path("album/tags.csv").write_text("\n".join(["image,cat,Cat", *rows, *(f"{n}.jpg,1,0" for n in range(30, 60))]))
     assert screen("inspect", "album/tags.csv", "--fix", "clean.csv", "--classes", "Cat,cat") == snapshot
@@ -219,9 +215,7 @@ def test_a_table_in_another_folder_says_where_the_images_are(
     assert not Path("other.csv").exists()
 
 
-def test_a_broken_table_of_test_images_is_named_itself(
-    album: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_broken_table_of_test_images_is_named(album: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     Path("album/broken.jpg").write_text("no image")
     Path("album/tags.csv").write_text("image,cat\n00.jpg,1\n01.jpg,0\n")
     for bad in ("broken.jpg", "gone.jpg"):

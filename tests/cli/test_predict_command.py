@@ -76,7 +76,7 @@ def test_what_cannot_be_done_is_said(pets: Path, screen: Screen, snapshot: Snaps
     assert screen.errors("predict runs/a", *wrong, "photos --layout tall", "photos --on-bad-image never") == snapshot
 
 
-def test_what_was_written_and_checked_is_said(
+def test_what_is_exported_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -150,9 +150,7 @@ def test_what_ran_out_is_named_also_where_another_error_hides_it(error: Exceptio
     ("number", "code", "message"),
     [(signal.SIGINT, 130, "labelgap: stopped\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
 )
-def test_a_signal_ends_a_command_with_its_code_and_nothing_half_written(
-    number: signal.Signals, code: int, message: str, tmp_path: Path
-) -> None:
+def test_a_signal_ends_a_command_with_its_code(number: signal.Signals, code: int, message: str, tmp_path: Path) -> None:
     def usual_signals() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -54,17 +54,13 @@ def reviewed(photos: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return photos
 
 
-def test_a_review_without_a_run_makes_a_folder_and_says_how_far_it_is(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_review_without_a_run_says_how_far_it_is(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen(*DRAW, "--summary") == snapshot
     assert (photos / "tags-review" / "candidates.parquet").exists()
     assert screen.json(*DRAW, "--out", "mine")["progress"]["total"] == 9 and (photos / "mine").is_dir()
 
 
-def test_the_report_of_a_run_says_what_was_decided_since_and_which_command_uses_it(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_report_says_what_was_decided_since(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     data = ("tags.csv", "--images", "photos", "--duplicates", "off")
     assert call("train", *data, *QUICK, "--out", "my runs/a") == 0
     assert call("review", "my runs/a", "--random", "5", "--split", "train", "--summary") == 0
@@ -77,7 +73,7 @@ def test_the_report_of_a_run_says_what_was_decided_since_and_which_command_uses_
     assert "note      my runs/a/review.sqlite" in screen("report", "my runs/a")
 
 
-def test_the_summary_tells_agreement_and_what_is_to_be_settled(
+def test_the_summary_tells_agreement_and_what_to_settle(
     reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:
     decide("tags-review", ("0.jpg", "dog", PRESENT), ("0.jpg", "owl", PRESENT), by="ben", kind=SECOND)
@@ -92,9 +88,7 @@ def test_the_summary_tells_agreement_and_what_is_to_be_settled(
     assert second["second"] == {"reviewer": "anna", "answer": "can't tell"}
 
 
-def test_apply_writes_a_table_that_can_be_trained_on(
-    reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_apply_writes_a_table_to_train_on(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("apply", "tags-review", "--out", "better.csv") == snapshot(name="one")
     assert Path("tags.csv").read_text() == TAGS
     data = load_csv("better.csv", "photos", duplicates="off")
@@ -105,9 +99,7 @@ def test_apply_writes_a_table_that_can_be_trained_on(
     assert screen("apply", "tags-review", "other", "--out", "both.csv") == snapshot(name="contradicted")
 
 
-def test_revisions_lists_and_takes_back_without_deleting(
-    reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_revisions_takes_back_without_deleting(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     def listed(*options: str) -> str:
         return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", screen("revisions", "tags-review", *options))
 
@@ -126,9 +118,7 @@ def test_revisions_lists_and_takes_back_without_deleting(
     assert "and 2 before" in listed("list", "--limit", "2", "--reviewer", "anna")
 
 
-def test_a_methods_revisions_are_listed_beside_peoples(
-    photos: Path, capsys: pytest.CaptureFixture[str], screen: Screen
-) -> None:
+def test_revisions_of_a_method_are_listed_too(photos: Path, capsys: pytest.CaptureFixture[str], screen: Screen) -> None:
     data = load_csv("tags.csv", "photos", duplicates="off")
     recipe = {"name": "csv", "path": "tags.csv", "options": {"images": "photos", "duplicates": "off"}, "steps": []}
     names = {"method": "ll-cp", "why": None, "backbone": "small-cnn", "protocol": "linear", "select": "last"}
@@ -176,9 +166,7 @@ def test_random_images_of_an_album_give_an_accuracy_out_of_fold(
     assert "of 20 images" in said
 
 
-def test_candidates_go_to_label_studio_and_decisions_come_back(
-    reviewed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_candidates_go_to_label_studio_and_back(reviewed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("review", "tags-review", "--export-to", "labelstudio", "--out", "tasks.json") == 0
     assert len(json.loads(Path("tasks.json").read_text())) == 4 and Path("tasks.xml").exists()
     arguments = ("--import-from", "labelstudio", "--in", "tasks.json", "--reviewer", "cleo")

@@ -21,7 +21,7 @@ from labelgap.studies.sweep import Sweep
 QUICK = ("--epochs", "2", "--seeds", "2", "--device", "cpu")
 
 
-def test_a_comparison_ends_with_a_table_a_verdict_and_a_report(
+def test_a_comparison_has_a_report(
     vectors: Path, screen: Screen, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, drawn: None
 ) -> None:
     lines = screen("compare", "vectors.npz", "--methods", "an,em,bce,iu", *QUICK).splitlines()
@@ -53,7 +53,7 @@ def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: py
     assert Comparison.open("runs/compare").metadata["observe"]["positives"] == "annotators"
 
 
-def test_without_val_the_command_at_the_end_trains_what_was_compared(
+def test_without_val_the_next_command_trains_what_was_compared(
     vectors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with np.load("vectors.npz") as stored:
@@ -72,9 +72,7 @@ def test_without_val_the_command_at_the_end_trains_what_was_compared(
     assert row["seeds"][0]["score"] == pytest.approx(run.metrics["cross_validation"]["compared"][0]["score"], abs=1e-3)
 
 
-def test_values_of_an_option_have_rows_and_shares_of_the_images_columns(
-    vectors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_of_an_option_have_rows_and_shares_columns(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
     varied = ("--methods", "an,ll-ct", "--vary", "ll-ct.delta-rel=1,20", "--lr", "1e-2")
     assert call("compare", "vectors.npz", *varied, *QUICK) == 0
     assert "ll-ct delta_rel=1 " in capsys.readouterr().out
@@ -171,9 +169,7 @@ def look_at(page: Path) -> None:
         assert opened.evaluate(shown) == 7 and not opened.evaluate(wide) and not problems
 
 
-def test_wrong_input_is_one_message_without_a_password(
-    vectors: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_wrong_input_is_one_message_and_no_password(vectors: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     secret = "ann:s3cret@"
     found = screen.errors(
         "sweep vectors.npz --method ll-r --epochs 2 --device cpu",
@@ -185,8 +181,6 @@ def test_wrong_input_is_one_message_without_a_password(
     assert "s3cret" not in str([*found.values()]) and found == snapshot
 
 
-def test_without_optuna_the_command_that_installs_it_is_shown(
-    vectors: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_optuna_its_extra_is_named(vectors: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert "labelgap[sweep]" in screen.errors("sweep vectors.npz", "--method ll-r")["--method ll-r"]

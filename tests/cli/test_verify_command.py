@@ -21,7 +21,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return Path("runs/an")
 
 
-def test_an_intact_run_is_one_line_and_a_damaged_file_is_named(
+def test_a_damaged_file_is_named(
     run: Path, screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert screen("verify", str(run)) == snapshot(name="intact")
@@ -36,7 +36,7 @@ def test_an_intact_run_is_one_line_and_a_damaged_file_is_named(
     assert [file["name"] for file in found["files"] if file["problem"]] == ["best.safetensors"]
 
 
-def test_accept_and_trust_say_what_they_did(
+def test_accept_and_trust(
     run: Path, screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))

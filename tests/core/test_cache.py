@@ -198,9 +198,7 @@ def test_a_row_that_is_damaged_counts_as_missing(cache: Path, damage: str) -> No
 
 
 @pytest.mark.parametrize("damage", ["text", "empty", "link", "pipe", "middle"])
-def test_a_database_that_cannot_be_used_is_logged_once_and_left_alone_until_it_is_cleared(
-    cache: Path, tmp_path: Path, damage: str
-) -> None:
+def test_a_database_that_cannot_be_used_is_logged_once_and_left_alone(cache: Path, tmp_path: Path, damage: str) -> None:
     open_store().append(KEYS, ROWS)
     path, precious = cache / "features" / "rows.sqlite", tmp_path / "precious.txt"
     precious.write_bytes(b"")
@@ -235,9 +233,7 @@ def test_networks_are_listed_by_when_they_were_last_used(cache: Path) -> None:
     assert [rows.name for rows in list_rows()] == ["oldest", "new", "old"]
 
 
-def test_the_least_recently_used_rows_are_evicted_first_and_never_those_in_use(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_rows_are_evicted_but_none_in_use(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_PAGE_BYTES", 512)
     put(cache, "other", 0, 60, 9)
     for first, days in ((0, 5), (20, 3), (40, 4)):

@@ -29,9 +29,7 @@ from labelgap.core.files import (
 )
 
 
-def test_a_folder_that_another_process_removes_meanwhile_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     look = Path.is_dir
@@ -81,9 +79,7 @@ def test_text_is_written_as_utf_8_bytes_as_they_are_and_json_indented(tmp_path: 
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, OSError, InputError, KeyboardInterrupt, SystemExit])
-def test_a_failing_writer_leaves_the_old_file_no_litter_and_its_own_error(
-    tmp_path: Path, failure: type[BaseException]
-) -> None:
+def test_a_failing_writer_leaves_the_old_file_and_its_own_error(tmp_path: Path, failure: type[BaseException]) -> None:
     target, error = tmp_path / "a.txt", failure("no")
     target.write_text("old")
     with pytest.raises(failure) as caught, atomic_path(target) as temporary:

@@ -155,7 +155,7 @@ def test_only_an_ordinary_file_of_bounded_size_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.json", "a.npz", "a.npy", "a.parquet"])
 @settings(max_examples=40)
 @given(data=st.data())
-def test_a_mutated_file_is_a_value_or_a_run_error(
+def test_mutations_are_refused(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
 ) -> None:
     content = bytearray((folder / name).read_bytes())

@@ -72,7 +72,7 @@ def test_a_changed_document_is_not_trusted_until_it_is_signed(document: Path, ch
     assert is_trusted(document)
 
 
-def test_a_folder_named_in_the_environment_is_trusted_with_what_lies_below(
+def test_a_folder_named_in_the_environment_is_trusted(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(document, lr=1)
@@ -105,9 +105,7 @@ def test_a_link_that_leaves_the_folder_is_found_and_needs_the_environment_whoeve
     refuse_links(folder)
 
 
-def test_the_key_is_the_users_alone_and_lasts_for_the_process_without_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_is_the_users_alone_and_lasts_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, home = tmp_path / "config.json", tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(home))
     key = platformdirs.user_state_path("labelgap") / "key"

@@ -194,7 +194,7 @@ def test_a_page_runs_as_it_is_written(page: str, folder: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_the_pages_about_an_album_run_one_after_the_other(
+def test_the_album_pages_run_in_order(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for page in ALBUM:

@@ -59,9 +59,7 @@ def test_the_cells_of_the_notebook_run_in_order_on_ones_own_photos_and_once_more
     assert "red" in (photos / "run" / "MODEL_CARD.md").read_text(encoding="utf-8")
 
 
-def test_photos_that_are_not_there_are_a_message_and_no_traceback(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_photos_that_are_not_there_are_one_message(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (photos / "3.png").unlink()
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(photos / "tags.csv")])
     with pytest.raises(SystemExit, match=r"3\.png"):
@@ -69,7 +67,7 @@ def test_photos_that_are_not_there_are_a_message_and_no_traceback(
 
 
 @pytest.mark.slow
-def test_the_script_makes_an_album_of_its_own_without_one(
+def test_the_script_makes_its_own_album(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))

@@ -116,9 +116,7 @@ def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Ru
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_killed_at_every_operation_it_ends_with_the_same_bytes_and_leaves_nothing(
-    run: Run, images: ArrayImages, tmp_path: Path
-) -> None:
+def test_killed_at_every_operation_it_ends_with_the_same_bytes(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     folder, whole = tmp_path / "killed", tmp_path / "whole.csv"
     folder.mkdir()
     out, kills = folder / "a.csv", 0
@@ -138,7 +136,7 @@ def test_killed_at_every_operation_it_ends_with_the_same_bytes_and_leaves_nothin
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_damaged_chunks_are_computed_again(
+def test_damaged_chunks_are_redone(
     run: Run, images: ArrayImages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, folder = tmp_path / "a.csv", tmp_path / "a.csv.partial"
@@ -161,9 +159,7 @@ def test_damaged_chunks_are_computed_again(
         out.unlink()
 
 
-def test_a_damaged_description_is_a_message_and_restart_discards_it(
-    run: Run, images: ArrayImages, tmp_path: Path
-) -> None:
+def test_a_damaged_description_is_discarded_by_restart(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     out, folder = tmp_path / "a.csv", tmp_path / "a.csv.partial"
     with pytest.raises(KilledError):
         predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
@@ -177,9 +173,7 @@ def test_a_damaged_description_is_a_message_and_restart_discards_it(
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_nothing_is_written_through_a_link_in_the_place_of_a_chunk(
-    run: Run, images: ArrayImages, tmp_path: Path
-) -> None:
+def test_nothing_is_written_through_a_link_in_place_of_a_chunk(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     out, folder, other = tmp_path / "a.csv", tmp_path / "a.csv.partial", tmp_path / "other"
     with pytest.raises(KilledError):
         predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)

@@ -180,7 +180,7 @@ def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, m
     assert not ghostscript.started
 
 
-def test_the_script_predicts_and_crops_like_the_run_without_torch(
+def test_the_script_predicts_like_the_run(
     run: Run, exported: ExportedFiles, photos: list[Path], tmp_path: Path
 ) -> None:
     check_script(run, exported, photos)
@@ -194,9 +194,7 @@ def test_the_script_predicts_and_crops_like_the_run_without_torch(
     check_script(run, copied, photos)
 
 
-def test_damaged_files_beside_the_script_and_missing_packages_are_one_message(
-    exported: ExportedFiles, tmp_path: Path
-) -> None:
+def test_damaged_files_and_missing_packages_are_one_message(exported: ExportedFiles, tmp_path: Path) -> None:
     Image.new("RGB", (20, 20)).save(tmp_path / "x.png")
     for file in (exported.model, exported.preprocess, exported.script):
         shutil.copy(file, tmp_path)
@@ -228,7 +226,7 @@ def test_a_missing_package_is_named_and_without_onnxruntime_nothing_is_verified(
     assert export_module._verify(None, b"") is None  # type: ignore[arg-type]
 
 
-def test_scores_that_differ_from_pytorch_are_rejected(
+def test_other_scores_are_rejected(
     run: Run, exported: ExportedFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = exported.model.read_bytes()

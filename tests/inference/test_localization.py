@@ -58,9 +58,7 @@ def test_the_maximum_is_mapped_back_to_the_image_and_hit_rates_are_averaged_over
     assert pointing_game(run, split, tolerance=9, device="cpu").class_hits.tolist() == [2, 1, 0]
 
 
-def test_of_equal_maxima_the_first_counts_from_the_top_left(
-    run_and_split: tuple[Run, Split], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_equal_maxima_the_top_left_counts(run_and_split: tuple[Run, Split], monkeypatch: pytest.MonkeyPatch) -> None:
     run, split = run_and_split
     monkeypatch.setattr(localization, "class_activation_maps", lambda model, images: torch.zeros(2, 3, 4, 4))
     boxes = Boxes(np.array([0, 0, 1]), np.array([1, 1, 1]), np.array([[50.0, 20, 79, 39], [0, 0, 2, 2], [1, 1, 9, 9]]))

@@ -184,9 +184,7 @@ def test_unreadable_images_have_blank_rows(run: Run, photos: FileImages, tmp_pat
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_with_error_unreadable_images_are_named_and_other_chunks_stay(
-    run: Run, photos: FileImages, tmp_path: Path
-) -> None:
+def test_with_error_unreadable_images_are_named(run: Run, photos: FileImages, tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
     with pytest.raises(InputError, match="3 images cannot be read") as caught:
         predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")

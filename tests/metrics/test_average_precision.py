@@ -142,7 +142,7 @@ quickly = settings(max_examples=25, deadline=None)
 
 @quickly
 @given(tables)
-def test_any_table_gives_what_the_formula_says_and_a_rising_transformation_changes_nothing(
+def test_any_table_gives_what_the_formula_says_however_it_is_scaled(
     table: tuple[list[list[int]], list[list[int]]],
 ) -> None:
     scores, labels = np.array(table[0], dtype=np.float64), np.array(table[1], dtype=np.int8)
@@ -187,9 +187,7 @@ def test_long_rankings_are_what_the_formula_says(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("average", ALL_AVERAGES)
-def test_pieces_of_any_size_on_any_number_of_threads_give_the_same(
-    average: Average, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_of_any_size_on_any_threads_give_the_same(average: Average, monkeypatch: pytest.MonkeyPatch) -> None:
     scores, labels = draw(6, images=25, classes=13)
     whole = average_precision(scores, labels, average)
     monkeypatch.setattr(RANKINGS, "RANKINGS_AT_ONCE", 1)
@@ -267,7 +265,7 @@ def test_ranking_on_a_device_is_ranking() -> None:
 
 @pytest.mark.parametrize("average", ["macro", "samples", "micro", None])
 @pytest.mark.parametrize("unknown", ["ignore", "absent"])
-def test_tensors_on_a_device_are_measured_as_arrays_are(
+def test_tensors_are_measured_as_arrays(
     average: Average | None, unknown: Unknown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RANKINGS, "DEVICE_ENTRIES_AT_ONCE", 90)

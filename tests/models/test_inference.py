@@ -85,9 +85,7 @@ def test_a_copy_is_made_once_and_again_after_a_change(images: Tensor, float32: N
 
 
 @torch.no_grad()
-def test_a_linear_head_scores_the_features_of_inference(
-    backbone: EfficientNetLite, images: Tensor, float32: None
-) -> None:
+def test_a_linear_head_scores_these_features(backbone: EfficientNetLite, images: Tensor, float32: None) -> None:
     network = Classifier(backbone, 3, average_flips=True).eval()
     found = inference_network(network, CPU, None)
     torch.testing.assert_close(found(images), network(images), rtol=1e-4, atol=1e-4)
@@ -109,7 +107,7 @@ def test_a_linear_head_scores_the_features_of_inference(
         (None, True, True, "float32"),
     ],
 )
-def test_the_precision_is_what_the_cpu_computes_with(
+def test_the_precision_is_the_cpus(
     capabilities: dict[str, bool] | None, acl: bool, onednn: bool, expected: str
 ) -> None:
     def ask() -> dict[str, bool]:

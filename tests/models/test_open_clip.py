@@ -48,9 +48,7 @@ def images() -> Tensor:
     return torch.randn(4, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
 
 
-def test_features_are_the_embeddings_of_open_clip_at_unit_mean_square(
-    open_clip: Any, model: Any, weights: Path, images: Tensor
-) -> None:
+def test_features_are_embeddings_at_unit_mean_square(open_clip: Any, model: Any, weights: Path, images: Tensor) -> None:
     backbone = create_backbone(TINY, weights=weights).eval()
     with torch.inference_mode():
         expected = model.encode_image(images, normalize=True) * backbone.num_features**0.5
@@ -89,7 +87,7 @@ def test_another_size_resizes_the_positions(weights: Path, model: Any) -> None:
         create_backbone(TINY, weights=weights, size=4)
 
 
-def test_logits_are_scaled_cosines_of_images_and_class_names(
+def test_logits_are_scaled_cosines_of_images_and_names(
     open_clip: Any, model: Any, weights: Path, images: Tensor
 ) -> None:
     classifier = zero_shot_classifier(TINY, CLASSES, weights=weights, templates=["{}", "a photo of a {}."])

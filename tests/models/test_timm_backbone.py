@@ -231,9 +231,7 @@ def test_random_weights_follow_the_seed_and_say_what_they_are() -> None:
         ("timm:hf-hub:timm/resnet18", "no backbone"),
     ],
 )
-def test_a_name_that_timm_does_not_know_is_told_the_nearest(
-    name: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_an_unknown_name_the_nearest_is_told(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_timm(), "create_model", lambda *args, **options: pytest.fail("built"))
     for ask in (check_backbone, create_backbone, is_pretrained):
         with pytest.raises(UnknownNameError, match=message):

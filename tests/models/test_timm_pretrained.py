@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("timm:gcvit_xxtiny", "gcvit_xxtiny_224_nvidia-d1d86009.pth", "github.com"),
     ],
 )
-def test_without_a_network_one_message_says_what_to_do(
+def test_offline_one_message_helps(
     name: str, place: str, host: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError) as refused:

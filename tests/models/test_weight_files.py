@@ -151,9 +151,7 @@ def test_the_weights_of_another_network_are_refused_with_the_first_names(origina
         assert all(each in str(refused.value) for each in (f"{path} does not fit {name}", *named))
 
 
-def test_what_is_no_file_of_weights_is_refused_and_nothing_in_it_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_file_of_weights_is_refused_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.pth").write_text("no weights")
     Path("text.safetensors").write_text("no weights")

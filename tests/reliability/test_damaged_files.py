@@ -84,7 +84,7 @@ SAMPLE = '{"format": 1, "values": [1, 2, 3], "name": "x"}'
         (write_outside, "opened for writing"),
     ],
 )
-def test_the_fuzzer_finds(
+def test_it_finds(
     reader: Callable[[Path], Any], problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LABELGAP_CACHE", "LABELGAP_FUZZ_CANARY", "LABELGAP_FUZZ_SAMPLES"):

@@ -49,9 +49,7 @@ def test_every_point_counts_its_labels_and_all_images_are_a_usual_comparison(tmp
         assert [row["images"] for row in csv.DictReader(file)] == ["18"] * 4 + ["45"] * 4 + ["90"] * 4
 
 
-def test_smaller_shares_are_part_of_larger_ones_with_the_same_labels(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_smaller_shares_are_part_of_larger_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: dict[tuple[int, int], dict[bytes, list[int]]] = {}
 
     def recorded(data: Any, *given: Any, **settings: Any) -> Any:

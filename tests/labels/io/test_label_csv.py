@@ -151,9 +151,7 @@ def test_an_image_is_checked_once_and_only_if_it_has_a_name(csv: Path) -> None:
         (f"image,cat\n{'a/' * 5_000},1\n", 2, "10,000"),
     ],
 )
-def test_a_quote_or_a_cell_without_end_is_one_problem_where_it_begins(
-    csv: Path, text: str, line: int, named: str
-) -> None:
+def test_a_quote_or_a_cell_without_end_is_one_problem(csv: Path, text: str, line: int, named: str) -> None:
     ((found, message),) = problems(csv, text)
     assert found == line and named in message
 
@@ -249,9 +247,7 @@ def test_what_is_no_file_is_refused(csv: Path) -> None:
         ("path,filename,cat\na.jpg,a.jpg,1\n", [1], "path=image"),
     ],
 )
-def test_a_header_without_images_or_classes_hides_no_other_problem(
-    csv: Path, text: str, lines: list[int], column: str
-) -> None:
+def test_a_header_without_images_hides_no_other_problem(csv: Path, text: str, lines: list[int], column: str) -> None:
     found = problems(csv, text)
     assert [line for line, _ in found] == lines and column in found[0][1]
 

@@ -71,7 +71,7 @@ def test_of_two_comparisons_into_one_folder_one_is_refused_and_names_the_other(t
     assert results(tmp_path / "c") == results(tmp_path / "whole") and not (tmp_path / "c" / LOCK_FILE).exists()
 
 
-def test_a_head_with_flipped_bits_or_of_another_plan_is_trained_again_to_the_same_bits(
+def test_a_damaged_head_or_one_of_another_plan_is_trained_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path / "c")
@@ -121,7 +121,7 @@ def test_a_damaged_compare_json_is_a_run_error_or_can_be_shown(tmp_path: Path, w
         (("code",), "os.system"),
     ],
 )
-def test_values_that_no_comparison_writes_are_refused(
+def test_values_of_no_comparison_are_refused(
     tmp_path: Path, written: dict[str, Any], keys: tuple[Any, ...], value: Any
 ) -> None:
     stored = json.loads(json.dumps(written))

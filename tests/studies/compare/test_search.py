@@ -55,7 +55,7 @@ def test_what_is_given_is_not_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
-def test_a_grid_is_extended_where_its_edge_is_the_best(
+def test_a_grid_is_extended_at_its_edge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr("labelgap.training.auto.STRENGTHS", (300.0, 3000.0))
@@ -83,7 +83,7 @@ def test_a_choice_at_the_edge_is_told_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
-def test_the_baseline_is_scikit_learns_logistic_regression(
+def test_the_baseline_is_that_of_scikit_learn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
 ) -> None:
     heads: list[tuple[HeadPlan, StoredHead]] = []

@@ -112,9 +112,7 @@ def test_cells_are_filled_in_any_order_and_nothing_is_trained_twice(vectors: str
     assert Reproduction.open("runs/reproduce").cells == third.cells
 
 
-def test_a_kill_between_two_files_is_resumed_and_verify_knows_the_folder(
-    vectors: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_between_two_files_is_resumed(vectors: str, trained: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     reproduce("cole-table2", [vectors], cells=["an"], **QUICK)
     folder = Path("runs/reproduce")
     assert verify_run(folder).intact and verify_run(folder).finished
@@ -143,7 +141,7 @@ def test_the_command_prints_both_numbers_and_writes_a_report(vectors: str, capsy
     assert "kim-table4" in capsys.readouterr().out
 
 
-def test_what_cannot_be_used_is_refused_before_anything_is_trained(
+def test_what_cannot_be_used_is_refused_at_once(
     vectors: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stored = arrays()
@@ -193,9 +191,7 @@ def test_a_folder_of_other_settings_or_another_version_is_refused(vectors: str) 
         reproduce("cole-table2", [vectors], **QUICK)
 
 
-def test_versions_of_a_data_set_that_options_load_live_side_by_side_and_others_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_that_options_load_live_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     small: dict[str, Any] = {**QUICK, **NETWORK, "seeds": 1, "grid": "preset"}
     nuswide(tmp_path)
@@ -223,9 +219,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "voc2012=VOCdevkit"
 
 
-def test_networks_are_trained_on_photos_and_shared_by_tables(
-    photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_are_shared_by_tables(photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     cells, small = ["ll-ct/end-to-end:*", "an/linear-init:*"], {**QUICK, **NETWORK}
     monkeypatch.setattr(runner, "dry_run", lambda *_, **__: CostEstimate(10 * DAY, 0, 0, "cpu", "end-to-end"))
 
@@ -256,9 +250,7 @@ def test_networks_are_trained_on_photos_and_shared_by_tables(
     assert "end-to-end:voc2012, epoch by epoch" in page and page.count("<svg") == 2, "both rows in one figure"
 
 
-def test_tables_share_networks_of_equal_settings_whatever_their_presets_and_those_that_recorded_losses(
-    photos: str, trained: list[str]
-) -> None:
+def test_tables_share_networks_of_equal_settings_whatever_their_presets(photos: str, trained: list[str]) -> None:
     small: dict[str, Any] = {**QUICK, **NETWORK, "seeds": 1}
     reproduce("zhou-table", [photos], cells=["an/end-to-end:voc2012"], **small)
     plan = plan_reproduction("cole-table1", [photos], out="runs/reproduce", cells=["an"], epochs=1, **NETWORK)
@@ -306,7 +298,7 @@ def test_a_dry_run_tells_the_cost_and_names_the_weights_that_are_missing(
     assert not Path("runs/reproduce").exists(), "nothing is trained that cannot be finished"
 
 
-def test_val_chooses_what_the_paper_searched_and_a_stopped_study_resumes(
+def test_val_chooses_and_a_stopped_study_resumes(
     photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {**QUICK, **NETWORK, "cells": ["an/end-to-end:voc2012"]}

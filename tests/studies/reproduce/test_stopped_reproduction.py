@@ -79,9 +79,7 @@ def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_firs
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_head_that_was_damaged_or_deleted_is_named_and_trained_again(
-    vectors: str, lost: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_or_lost_head_is_trained_again(vectors: str, lost: bool, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("reproduce", "cole-table2", "--data", vectors, "--cells", "an;role", *OPTIONS)
     assert call(*asked) == 0
     heads = sorted(FOLDER.glob("linear/voc2012/heads/*"))

@@ -90,8 +90,6 @@ def test_a_range_or_values_take_the_place_of_the_papers_and_what_is_fixed_is_not
         ({}, {"lr": 1e-3, "delta_rel": 0.2}, "nothing is left to search"),
     ],
 )
-def test_a_wrong_name_and_an_empty_space_are_refused(
-    given: dict[str, str], fixed: dict[str, float], message: str
-) -> None:
+def test_wrong_names_and_empty_spaces_are_refused(given: dict[str, str], fixed: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         space_of("ll-r", given, fixed)

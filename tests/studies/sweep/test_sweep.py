@@ -71,7 +71,7 @@ def keys(sweep: Sweep) -> list[str]:
     return sorted(json.dumps(trial.values, sort_keys=True) for trial in sweep.trials)
 
 
-def test_the_best_trial_is_a_run_of_the_same_score_and_each_trial_is_what_fit_makes_of_it(
+def test_the_best_trial_is_a_run_and_each_is_what_fit_makes_of_it(
     finished: Sweep, data: Dataset, tmp_path: Path
 ) -> None:
     best, run = finished.best, finished.best_run()
@@ -141,7 +141,7 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     assert more.best_run() is not None and describe_progress(more) == "15 of 15 trials: 15 complete"
 
 
-def test_a_process_that_ends_after_another_one_finished_the_sweep_keeps_that_result(
+def test_a_process_that_ends_last_keeps_the_result(
     finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = Sweep.open(finished.path)
@@ -161,7 +161,7 @@ def test_test_labels_change_nothing_but_what_is_measured_at_the_end(finished: Sw
     assert plan_sweep(relabeled, request, SEARCH, CPU, print).study_name != finished.study
 
 
-def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated_when_its_heartbeat_has_stopped(
+def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated(
     tmp_path: Path,
 ) -> None:
     with quiet_optuna(), open_storage(None, tmp_path) as storage:
@@ -187,9 +187,7 @@ def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated_whe
         ]
 
 
-def test_a_stop_while_a_result_is_stored_does_not_make_a_failed_trial_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_while_a_result_is_stored_fails_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with quiet_optuna(), open_storage(None, tmp_path) as storage:
         study = optuna.create_study(storage=storage, direction="maximize")
         queue = TrialQueue(study, paper_space("an"), 2)
@@ -205,9 +203,7 @@ def test_a_stop_while_a_result_is_stored_does_not_make_a_failed_trial_of_it(
 
 
 @pytest.mark.usefixtures("instant_auto")
-def test_after_a_kill_the_lost_trials_are_run_again(
-    data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_after_a_kill_lost_trials_are_run(data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     original = train_configs
 
     def killed(*given: Any, **named: Any) -> Any:
@@ -363,9 +359,7 @@ def test_networks_report_the_score_of_every_epoch_and_resume(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("instant_auto")
-def test_networks_behind_the_median_are_stopped_and_the_best_is_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_behind_the_median_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     undraw(monkeypatch)
     data = lg.load("digits", train=40, val=30, test=20)
     settings: dict[str, Any] = {"batch_size": 8, "backbone": "tiny-cnn", **QUICK}
@@ -419,7 +413,7 @@ def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(tmp_path: 
 
 
 @pytest.mark.usefixtures("instant_auto")
-def test_images_without_val_a_network_holds_some_out_and_heads_of_several_sizes_are_cross_validated(
+def test_without_val_a_network_holds_images_out_and_heads_of_several_sizes_are_cross_validated(
     tmp_path: Path,
 ) -> None:
     write_small_photos(tmp_path / "photos", 40)
