@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import labelgap
 
@@ -107,3 +112,107 @@ def test_what_the_dockerfile_copies_exists_and_is_not_ignored() -> None:
     for name in copied:
         assert (PROJECT / name).exists() and f"!{name}" in allowed
     assert 'ENTRYPOINT ["labelgap"]' in lines
+
+
+LOCK = PROJECT / "requirements-ci.txt"
+CONTENT = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = CONTENT["project"]["optional-dependencies"]
+NEEDED = [
+    *CONTENT["project"]["dependencies"],
+    *CONTENT["build-system"]["requires"],
+    *(text for extra in ("dev", "docs", "onnx", "review", "timm") for text in EXTRAS[extra]),
+]
+ALL = sorted({*NEEDED, *(text for extra in EXTRAS.values() for text in extra)})
+
+
+def locked() -> dict[str, list[Version]]:
+    """The versions of every package in the lock: several where they depend on the platform."""
+    found: dict[str, list[Version]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([\w.+!]+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE):
+        found.setdefault(canonicalize_name(name), []).append(Version(version))
+    return found
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_a_dependency_has_a_lower_and_an_upper_bound(text: str) -> None:
+    assert {bound.operator for bound in Requirement(text).specifier} == {">=", "<"}
+
+
+def test_the_lock_has_every_dependency_within_its_bounds() -> None:
+    versions = locked()
+    for requirement in map(Requirement, NEEDED):
+        found = versions.get(canonicalize_name(requirement.name), [])
+        assert found and all(map(requirement.specifier.contains, found)), f"{requirement}: run scripts/lock"
+    for line in (PROJECT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        name, _, version = line.partition("==")
+        assert versions[name] == [Version(version)]
+
+
+def test_the_lock_has_a_hash_for_every_file_and_no_address() -> None:
+    text = LOCK.read_text(encoding="utf-8")
+    entries = text.replace("\\\n", " ").strip().splitlines()
+    pattern = re.compile(r"[\w.-]+==\S+( +;[^#]*?)?( +--hash=sha256:[0-9a-f]{64})+")
+    assert all(pattern.fullmatch(entry.strip()) for entry in entries)
+    assert "://" not in text and "index" not in text and " @ " not in text
+
+
+def test_actions_are_pinned_by_commit_and_named_by_version() -> None:
+    workflows = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
+    used = [line for path in workflows for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    assert used
+    for line in used:
+        assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
+SETUP = """#!/usr/bin/env bash
+[[ ! -f .venv/labelgap-setup ]] || [[ $(tail -n 1 .venv/labelgap-setup) == "$(pwd -P)" ]] || exit 3
+mkdir -p .venv && printf 'versions\\n%s\\n' "$(pwd -P)" >.venv/labelgap-setup && touch .venv/installed
+"""
+FILES = ["not committed", "scripts", ".venv/installed", ".venv/labelgap-setup", "../shared/data", ".ci/run_ci"]
+SEEN = """#!/usr/bin/env bash
+scripts/setup && printf '|%s' "$0" "$PWD" "${PYTHONPATH:-}" * .venv/* ../shared/* "$(git ls-files .ci)" && echo
+"""
+
+
+def checkout(folder: Path) -> Path:
+    """A project with one committed file, one that is not committed, one that is gone, and data beside it."""
+    (folder.parent / "shared" / "data").mkdir(parents=True)
+    for name, text in {"setup": SETUP, "check": SEEN, "test": SEEN}.items():
+        path = folder / "scripts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    (folder / ".gitignore").write_text(".venv/\n")
+    (folder / "gone").touch()
+    (folder / ".ci").mkdir()
+    shutil.copy(PROJECT / ".ci" / "run_ci", folder / ".ci")
+    for command in (["init", "--quiet"], ["add", "."]):
+        subprocess.run_ci(["git", *command], cwd=folder, check=True)
+    (folder / "gone").unlink()
+    (folder / "not committed").touch()
+    return folder
+
+
+def run_ci(folder: Path) -> list[list[str]]:
+    """Run it, and return what the scripts saw: their name, folder, path of Python, and files."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTHONPATH"))}
+    ended = subprocess.run_ci(
+        [folder / ".ci" / "run_ci"], env=environment, cwd=folder.parent, capture_output=True, text=True, check=True
+    )
+    return [line.split("|")[1:] for line in ended.stdout.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_the_checks_and_the_tests_run_in_a_folder_of_that_name_with_all_files(tmp_path: Path) -> None:
+    original = checkout(tmp_path / "an album" / "other name")
+    seen = run_ci(original)
+    folder = Path(seen[0][1])
+    assert folder != original and folder.name == "labelgap" and not folder.parent.exists(), "it is removed"
+    assert seen == [[f"scripts/{name}", str(folder), f"{folder}/src", *FILES] for name in ("check", "test")]
+    assert (original / ".venv" / "labelgap-setup").read_text() == f"versions\n{original}\n"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_a_clone_that_has_the_name_is_not_copied(tmp_path: Path) -> None:
+    original = checkout(tmp_path / "labelgap")
+    assert run_ci(original) == [[f"scripts/{name}", str(original), "", *FILES] for name in ("check", "test")]

@@ -137,11 +137,11 @@ def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_be
     vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, drawn: None
 ) -> None:
     searched = ("--search", "lr=1e-4..1e-1:log", "--search", "batch-size=8,16", "--option", "eps=1e-5")
-    assert call("sweep", "vectors.npz", "--method", "em", "--trials", "5", *searched, *TWO_EPOCHS) == 0
+    assert call("sweep", "vectors.npz", "--method", "em", "--trials", "9", *searched, *TWO_EPOCHS) == 0
     said, found = capsys.readouterr(), Sweep.open("runs/sweep")
     assert [each.name for each in found.space] == ["lr", "batch_size", "alpha", "weight_decay", "standardize"]
-    assert [trial.number for trial in found.trials] == list(range(1, 6)) and found.auto is not None
-    assert "5 of 5 trials: 5 complete" in said.out
+    assert [trial.number for trial in found.trials] == list(range(1, 10)) and found.auto is not None
+    assert "9 of 9 trials: 9 complete" in said.out
     assert f"trial {found.ranked[0].number}: score" in said.err
     undraw(monkeypatch)
     (command,) = (line.split("again", 1)[1] for line in said.out.splitlines() if line.startswith("again "))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from benchmarks.openimages_folder import write_folder
 from sklearn.metrics import average_precision_score
 from tests.cli.conftest import call
@@ -29,6 +32,7 @@ from tests.timm_models import timm_or_skip
 from tests.waiting import has_ended, wait_until
 
 from labelgap.core.errors import InputError, RunError
+from labelgap.core.tensors import read_tensors
 from labelgap.core.text import DAY
 from labelgap.data import load
 from labelgap.labels import LabelTable
@@ -45,6 +49,7 @@ from labelgap.studies.reproduce.tables import data_digest
 from labelgap.training import open_run, progress
 from labelgap.training.cost import CostEstimate
 from labelgap.training.run_folder import read_predictions
+from labelgap.training.signals import defer_interrupt
 from labelgap.verification import verify_run
 
 QUICK: dict[str, Any] = {"seeds": 2, "epochs": 1, "device": "cpu", "quiet": True}
@@ -453,3 +458,96 @@ def test_measures_of_a_trace_and_of_groups_of_classes() -> None:
     assert warmup_share({}, "tp") is None
     table = LabelTable.from_dense(np.array([[1, -1, 0, 1, 1, 1, -1]]), classes=list("abcdefg"))
     assert [len(group) for group in class_groups(table)] == [2, 2, 1, 1, 1]
+
+
+@pytest.fixture
+def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """``--data`` of a feature file with the full labels of every split."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("vectors.npz", **arrays())  # type: ignore[arg-type]
+    return "voc2012=vectors.npz"
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are copies of this one, so that nothing is loaded again; their work is pickled all the same."""
+    start = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: start("fork"))
+
+
+ONE_SEED: dict[str, Any] = {"seeds": 1, "epochs": 1, "grid": "preset", "device": "cpu"}
+OPTIONS = ("--seeds", "1", "--epochs", "1", "--grid", "preset", "--device", "cpu")
+FOLDER = Path("runs/reproduce")
+
+
+def interrupt(*given: Any, **settings: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_stop_says_what_is_stored_and_leaves_a_folder_that_verifies(
+    vectors: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for cell, said in (("an", "stopped before the first head was finished"), ("role", "what was finished is stored")):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(compare_heads, "train_heads", interrupt)
+            reproduce("cole-table2", [vectors], cells=[cell], **ONE_SEED)
+        stopped = verify_run(FOLDER)
+        assert stopped.intact and stopped.finished, stopped.problems
+        assert said in capsys.readouterr().err
+        if cell == "an":
+            reproduce("cole-table2", [vectors], cells=[cell], quiet=True, **ONE_SEED)
+    reproduce("cole-table2", [vectors], cells=["role"], quiet=True, **ONE_SEED)
+    assert verify_run(FOLDER).intact and len(list(FOLDER.glob("linear/*/heads/*"))) == 2
+
+
+def wait_for_signals(run: Any, **settings: Any) -> None:
+    """Complete a step, as a training does, that lasts until a signal has come; write how many came."""
+    process = os.getpid()
+    with defer_interrupt() as received:
+        Path(f"{process}.started").touch()
+        while not received:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        Path(f"{process}.signals").write_text(str(len(received)))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("interrupt", [os.kill, os.killpg])
+def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_first_get_a_ctrl_c(
+    tmp_path: Path, forked: None, monkeypatch: pytest.MonkeyPatch, interrupt: Callable[[int, int], None]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    splits = {"train": [f"2008_{number:06d}" for number in range(60)], "val": ["2009_000001", "2009_000002"]}
+    devkit(tmp_path, "2012", splits)
+    monkeypatch.setattr(networks, "_train", wait_for_signals)
+    network: dict[str, Any] = {"backbone": "tiny-cnn", "size": 16, "jobs": 2, "cells": ["an/end*", "wan/end*"]}
+    process = start_forked(
+        partial(reproduce, "cole-table1", ["voc2012=VOCdevkit"], **network, **ONE_SEED), Path("screen")
+    )
+    wait_until(lambda: len(list(tmp_path.glob("*.started"))) == 2)
+    interrupt(process, signal.SIGINT)
+    assert wait_forked(process) == 1
+    assert [path.read_text() for path in tmp_path.glob("*.signals")] == ["1", "1"]
+    said = Path("screen").read_text(encoding="utf-8")
+    assert "the same command resumes" in said and said.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_damaged_or_lost_head_is_trained_again(vectors: str, lost: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("reproduce", "cole-table2", "--data", vectors, "--cells", "an;role", *OPTIONS)
+    assert call(*asked) == 0
+    heads = sorted(FOLDER.glob("linear/voc2012/heads/*"))
+    weights = {name: values.clone() for name, values in read_tensors(heads[0])[0].items()}
+    before = Reproduction.open(FOLDER).by_name
+    heads[0].write_bytes(heads[0].read_bytes()[:100])
+    if lost:
+        heads[0].unlink()
+    capsys.readouterr()
+    assert call(*asked) == 0
+    assert f"damaged   {heads[0]}: trained again" in capsys.readouterr().out
+    again, after = read_tensors(heads[0])[0], Reproduction.open(FOLDER).by_name
+    for name, values in weights.items():
+        torch.testing.assert_close(again[name], values)
+    assert verify_run(FOLDER).intact and before.keys() == after.keys()
+    assert all(after[name].values == pytest.approx(cell.values, abs=0.01) for name, cell in before.items())
+    assert call(*asked) == 0 and "done      2 cells" in capsys.readouterr().out

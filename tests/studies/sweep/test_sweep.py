@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,19 +28,30 @@ from tests.cli.conftest import undraw
 from tests.killing import run_forked, start_forked, wait_forked
 from tests.sample_photos import write_small_photos
 from tests.studies.compare.small_features import features
-from tests.studies.sweep.database import PASSWORD, shared_database
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, reserved_port, wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset
+from labelgap.losses import loss, method_options, methods
 from labelgap.reporting import write_report
 from labelgap.reporting.pages.sweep import describe_auto, describe_progress, sweep_rows
 from labelgap.studies import jobs
 from labelgap.studies.sweep import Sweep, runner
 from labelgap.studies.sweep.results import SweepTrial
-from labelgap.studies.sweep.search_space import make_request, paper_space, plan_sweep, with_values
+from labelgap.studies.sweep.search_space import (
+    Parameter,
+    head_space,
+    make_request,
+    paper_space,
+    parse_parameter,
+    parse_search,
+    plan_sweep,
+    search_space,
+    with_values,
+)
 from labelgap.studies.sweep.trial_queue import WORKER, TrialQueue, open_storage, quiet_optuna
+from labelgap.training.auto import STRENGTHS
 from labelgap.training.folds import train_configs
 from labelgap.training.progress import Reporter
 
@@ -468,3 +485,132 @@ def test_trials_that_all_fail_say_why(splits: tuple[str, ...], tmp_path: Path) -
     left = Sweep.open(tmp_path / "s")
     assert describe_auto(left).endswith("no trial is above it")
     assert [trial.state for trial in left.trials] == ["failed", "failed"]
+
+
+PASSWORD = "s3cret/@word"
+QUOTED = "s3cret%2F%40word"
+
+
+@contextmanager
+def shared_database(place: Path) -> Iterator[str]:
+    """Yield the URL of a new, empty database: a file in a folder where there is no PostgreSQL, or no driver of it."""
+    folders = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
+    programs = next((Path(each).parent for each in folders if each), None)
+    if programs is None or find_spec("psycopg") is None:
+        yield f"sqlite:///{place / 'shared.sqlite'}"
+        return
+    psycopg = import_module("psycopg")
+    folder = Path(tempfile.mkdtemp(prefix="labelgap-postgresql-"))
+    user: dict[str, Any] = {}
+    if os.getuid() == 0:  # the server refuses to run as root
+        account = pwd.getpwnam("nobody")
+        os.chown(folder, account.pw_uid, account.pw_gid)
+        user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    secret = folder / "password"
+    secret.write_text(PASSWORD, encoding="utf-8")
+    secret.chmod(0o644)
+    data = folder / "data"
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    try:
+        initialize: list[str | Path] = ["-D", data, "-U", "ann", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"]
+        subprocess.run([programs / "initdb", *initialize], check=True, **quiet, **user)
+        with reserved_port() as port:
+            settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
+            options = [word for setting in settings for word in ("-c", setting)]
+            server = subprocess.Popen([programs / "postgres", "-D", data, *options], **quiet, **user)
+            try:
+                wait_until(lambda: _accepts(psycopg, port, server))
+                yield f"postgresql://ann:{QUOTED}@127.0.0.1:{port}/postgres"
+            finally:
+                server.send_signal(signal.SIGINT)  # the fast shutdown, which waits for no client
+                server.wait(PATIENCE)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _accepts(psycopg: Any, port: int, server: subprocess.Popen[bytes]) -> bool:
+    """Whether the server accepts connections."""
+    assert server.poll() is None, "the server has ended"
+    with suppress(psycopg.OperationalError):
+        psycopg.connect(host="127.0.0.1", port=port, user="ann", password=PASSWORD, dbname="postgres").close()
+        return True
+    return False
+
+
+COLE = {"lr": (1e-2, 1e-3, 1e-4, 1e-5), "batch_size": (8, 16)}
+QUARTERS = tuple(
+    sorted({round(part * decade, 9) for decade in (1e-4, 1e-3, 1e-2) for part in (0.1, 0.25, 0.5, 0.75, 1)})
+)
+SHARES = (0.01, 0.02, 0.1, 0.2, 0.4, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("an", COLE),
+        ("role", COLE),
+        ("two-way", COLE),
+        ("gr", COLE),
+        ("ll-ct", {"lr": QUARTERS, "delta_rel": (0.1, 0.2, 0.3, 0.4, 0.5)}),
+        ("ll-cp-abs", {"lr": QUARTERS, "r0": (1, 1.5, 2), "delta_abs": (0.1, 0.15, 0.2)}),
+        ("em-apl", {**COLE, "alpha": SHARES, "beta": SHARES}),
+        ("asl", {**COLE, "gamma_neg": (1, 2), "margin": (0, 0.05, 0.2)}),
+    ],
+)
+def test_the_default_is_the_space_of_the_paper(method: str, expected: dict[str, tuple[float, ...]]) -> None:
+    assert {each.name: each.choices for each in paper_space(method)} == expected
+
+
+def test_every_method_has_a_space_of_values_that_it_takes() -> None:
+    for name in methods():
+        for parameter in paper_space(name):
+            if parameter.name in method_options(name):
+                assert all(loss(name, **{parameter.name: value}) for value in parameter.choices)
+
+
+def test_a_linear_head_searches_its_weight_decay_and_newton_has_no_rate() -> None:
+    decay, standardize = head_space("an", 0.02, newton=True)
+    assert (decay.name, decay.low, decay.high, decay.log) == ("weight_decay", 1e-5, 0.1, True)
+    unit = 2048 / (5000 * 20)
+    strengths = [strength * unit for strength in STRENGTHS]
+    assert all(each in head_space("an", unit, newton=True)[0] for each in strengths), "all that `auto` compares"
+    assert standardize.choices == (True, False)
+    assert [each.name for each in head_space("em", 1.0, newton=False)] == [
+        *("lr", "batch_size", "alpha", "weight_decay", "standardize")
+    ]
+
+
+def space_of(method: str, given: dict[str, str], fixed: dict[str, float]) -> tuple[Parameter, ...]:
+    return search_space(parse_search(method, given, fixed), fixed, paper_space(method))
+
+
+def test_a_range_or_values_take_the_place_of_the_papers_and_what_is_fixed_is_not_searched() -> None:
+    space = space_of("em", {"lr": "1e-5..1e-2:log", "batch_size": "4..64"}, {"alpha": 0.1})
+    rate, batch = space
+    assert (rate.low, rate.high, rate.log, rate.integer) == (1e-5, 1e-2, True, False)
+    assert (batch.low, batch.high, batch.log, batch.integer, batch.size) == (4, 64, False, True, 61)
+    assert [str(each) for each in space] == ["lr=1e-05..0.01:log", "batch_size=4..64"]
+    assert all(parse_parameter(each.name, str(each).partition("=")[2]) == each for each in space)
+
+
+@pytest.mark.parametrize(
+    ("given", "fixed", "message"),
+    [
+        ({"delta_rell": "0.1,0.2"}, {}, "Did you mean 'delta_rel'"),
+        ({"learning_rate": "0.1,0.2"}, {}, "option of 'll-r' or setting of training"),
+        ({"delta_rel": "-1..0.5"}, {}, "delta_rel"),
+        ({"lr": "1e-2..1e-5"}, {}, "is empty"),
+        ({"lr": ""}, {}, "is empty"),
+        ({"lr": []}, {}, "is empty"),
+        ({"lr": "0..1:log"}, {}, "begins above 0"),
+        ({"lr": "a..b"}, {}, "1e-5..1e-2:log"),
+        ({"lr": "1..2:linear"}, {}, "1e-5..1e-2:log"),
+        ({"lr": "1,nan"}, {}, "finite"),
+        ({"lr": "1e-3,1e-4"}, {"lr": 0.1}, "searched as well"),
+        ({"lr": "1e-3"}, {"delta_rel": 0.2}, "nothing is left to search"),
+        ({}, {"lr": 1e-3, "delta_rel": 0.2}, "nothing is left to search"),
+    ],
+)
+def test_wrong_names_and_empty_spaces_are_refused(given: dict[str, str], fixed: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        space_of("ll-r", given, fixed)
