@@ -120,7 +120,6 @@ def layer_problems(tree: ast.AST, package_name: str, package: str, packages: set
 
 
 def bare_unknowns(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every comparison with a written −1."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -131,7 +130,6 @@ def bare_unknowns(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def long_functions(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Every function that is too long, its docstring counted."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -144,7 +142,6 @@ def report(problems: list[str]) -> str:
 
 
 def public_name_problems(path: Path) -> Iterator[str]:
-    """What is wrong with one package's ``__all__``."""
     module = importlib.import_module(module_name(path))
     names = getattr(module, "__all__", None)
     if names is None or list(names) != sorted(set(names)):
@@ -169,7 +166,6 @@ def test_every_package_has_a_sorted_all_of_names_that_can_be_imported() -> None:
 
 
 def package_name(path: Path) -> str:
-    """The dotted name of the package that a file belongs to."""
     return module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
 
 
@@ -236,7 +232,6 @@ def import_graph(modules: dict[str, tuple[ast.AST, str]]) -> dict[str, set[str]]
 
 
 def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Every group of modules that import each other, directly or through others."""
     names = sorted(graph)
     place = {name: number for number, name in enumerate(names)}
     edges = np.zeros((len(names), len(names)), dtype=bool)

@@ -108,9 +108,7 @@ def test_what_the_dockerfile_copies_exists_and_is_not_ignored() -> None:
         name for line in lines if line.startswith("COPY ") and "--from" not in line for name in line.split()[1:-1]
     ]
     allowed = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert copied
-    for name in copied:
-        assert (PROJECT / name).exists() and f"!{name}" in allowed
+    assert copied and all((PROJECT / name).exists() and f"!{name}" in allowed for name in copied)
     assert 'ENTRYPOINT ["labelgap"]' in lines
 
 
@@ -168,7 +166,7 @@ SETUP = """#!/usr/bin/env bash
 [[ ! -f .venv/labelgap-setup ]] || [[ $(tail -n 1 .venv/labelgap-setup) == "$(pwd -P)" ]] || exit 3
 mkdir -p .venv && printf 'versions\\n%s\\n' "$(pwd -P)" >.venv/labelgap-setup && touch .venv/installed
 """
-FILES = ["not committed", "scripts", ".venv/installed", ".venv/labelgap-setup", "../shared/data", ".ci/run_ci"]
+FILES = ["not committed", "scripts", ".venv/installed", ".venv/labelgap-setup", "../shared/data", ".ci/run"]
 SEEN = """#!/usr/bin/env bash
 scripts/setup && printf '|%s' "$0" "$PWD" "${PYTHONPATH:-}" * .venv/* ../shared/* "$(git ls-files .ci)" && echo
 """
@@ -185,9 +183,9 @@ def checkout(folder: Path) -> Path:
     (folder / ".gitignore").write_text(".venv/\n")
     (folder / "gone").touch()
     (folder / ".ci").mkdir()
-    shutil.copy(PROJECT / ".ci" / "run_ci", folder / ".ci")
+    shutil.copy(PROJECT / ".ci" / "run", folder / ".ci")
     for command in (["init", "--quiet"], ["add", "."]):
-        subprocess.run_ci(["git", *command], cwd=folder, check=True)
+        subprocess.run(["git", *command], cwd=folder, check=True)
     (folder / "gone").unlink()
     (folder / "not committed").touch()
     return folder
@@ -196,8 +194,8 @@ def checkout(folder: Path) -> Path:
 def run_ci(folder: Path) -> list[list[str]]:
     """Run it, and return what the scripts saw: their name, folder, path of Python, and files."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTHONPATH"))}
-    ended = subprocess.run_ci(
-        [folder / ".ci" / "run_ci"], env=environment, cwd=folder.parent, capture_output=True, text=True, check=True
+    ended = subprocess.run(
+        [folder / ".ci" / "run"], env=environment, cwd=folder.parent, capture_output=True, text=True, check=True
     )
     return [line.split("|")[1:] for line in ended.stdout.splitlines() if line.startswith("|")]
 

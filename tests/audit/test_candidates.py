@@ -1,5 +1,3 @@
-"""``candidates.parquet`` by its one reader: damage and nonsense end in a ``RunError``."""
-
 from __future__ import annotations
 
 import json
@@ -55,7 +53,6 @@ def write(path: Path, metadata: dict[str, Any] = METADATA, classes: tuple[str, s
 
 
 def rewrite(path: Path, column: str, values: list[Any], kind: pa.DataType | None = None) -> None:
-    """Replace the first cells of a column."""
     table = pq.read_table(path)
     cells = [*values, *table[column].to_pylist()[len(values) :]]
     array = pa.array(cells, COLUMNS[column] if kind is None else kind)
@@ -171,7 +168,6 @@ def test_the_manifest_of_a_finished_folder_follows_the_file_and_finds_a_flipped_
 
 
 def case(rows: int = 120, classes: int = 5, seed: int = 0) -> tuple[LabelTable, NDArray[np.float32]]:
-    """Labels of three states, and logits that know them."""
     random = np.random.default_rng(seed)
     logits = random.normal(-1, 2, size=(rows, classes)).astype(np.float32)
     truth = random.random(logits.shape) < 1 / (1 + np.exp(-logits))

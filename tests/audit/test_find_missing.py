@@ -1,5 +1,3 @@
-"""``find_missing`` from runs to a file: what is in it, that it finds what is missing, and how it fails."""
-
 from __future__ import annotations
 
 import json

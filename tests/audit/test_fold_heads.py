@@ -1,5 +1,3 @@
-"""Heads of folds: what they learn from, and with which settings."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -44,7 +42,6 @@ PLAIN: dict[str, Any] = {
 
 
 def inputs(select: str = "clean") -> tuple[dict[str, NDArray[Any]], lg.LabelTable, NDArray[np.int64], Selection]:
-    """Features, labels, folds and selection."""
     made = arrays()
     labels = lg.LabelTable.from_dense(made["train_observed"], CLASSES)
     val = lg.LabelTable.from_dense(made["val_truth"], CLASSES)

@@ -1,5 +1,3 @@
-"""From logits to scores: against formulas written out, and against data whose truth is known."""
-
 from __future__ import annotations
 
 import math

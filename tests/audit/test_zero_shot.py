@@ -1,5 +1,3 @@
-"""Zero-shot scores of class names as a prior: against their formula, and through the command."""
-
 from __future__ import annotations
 
 import json

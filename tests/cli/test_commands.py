@@ -1,8 +1,7 @@
-"""The commands as a person meets them: what they print, and how they fail."""
-
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -121,10 +120,9 @@ def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
     monkeypatch.setenv("COLUMNS", "160")
     assert call("train", "--help") == 0
     output = capsys.readouterr().out
-    panels = [line for line in output.splitlines() if line.startswith("╭")]
-    data = ["Arguments", "Options", "Data", "Published data sets"]
-    names = [*data, "Method and model", "Optimization", "Linear heads", "Input images"]
-    assert [name in line for name, line in zip(names, panels, strict=True)] == [True] * 8
+    panels = " ".join(line for line in output.splitlines() if line.startswith("╭"))
+    names = "Arguments Options Data Published.data.sets Method.and.model Optimization Linear.heads Input.images"
+    assert re.search(".*".join(names.split()), panels)
     assert "--optimizer" in output and "[default: (depends on data and device)]" in output
     assert max(map(len, output.split("╭"))) < 25 * 161, "no group has more than about twenty options"
 
@@ -146,7 +144,7 @@ def test_a_signal_saves_the_run_and_exits_with_its_number(tmp_path: Path, number
     os.kill(process, number)
     assert wait_forked(process) == code, log.read_text()
     said = log.read_text()
-    assert "stopped after" in said and "report" in said and f"--resume continues {out}" in said
+    assert "report" in said and f"--resume continues {out}" in said
     run = lg.open_run(out)
     assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
     assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()

@@ -1,5 +1,3 @@
-"""``labelgap convert`` as a person meets it."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""How DATA is to be read, as it is typed: one set of options for every command that opens data."""
-
 from __future__ import annotations
 
 import inspect
@@ -36,30 +34,15 @@ def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_command_that_opens_data_has_every_option() -> None:
+def test_every_command_has_every_option_of_an_importer_and_nothing_typed_is_nothing_given() -> None:
     for command in (train, evaluate, predict):
-        parameters = inspect.signature(command).parameters
-        assert "data_options" not in parameters
-        assert set(DATA_OPTIONS) <= {*parameters}
-
-
-def test_every_option_belongs_to_an_importer() -> None:
-    known = {option for row in describe_datasets() for option in row.options}
-    assert set(DATA_OPTIONS) <= known
-
-
-def test_nothing_typed_is_nothing_given() -> None:
+        assert {*DATA_OPTIONS} <= {*inspect.signature(command).parameters}
+    assert {*DATA_OPTIONS} <= {option for row in describe_datasets() for option in row.options}
     assert data_arguments(DataOptions()) == {}
-    typed = DataOptions(
-        images=Path("p"), classes=["a,b", "c"], ignore_columns=["w, h"], rename=["a=b", "1=one"], allow_leaks=True
-    )
-    assert data_arguments(typed) == {
-        "images": Path("p"),
-        "classes": ["a", "b", "c"],
-        "ignore_columns": ["w", "h"],
-        "rename": {"a": "b", "1": "one"},
-        "allow_leaks": True,
-    }
+    lists: dict[str, Any] = {"classes": ["a,b", "c"], "ignore_columns": ["w, h"], "rename": ["a=b", "1=one"]}
+    given = {"classes": ["a", "b", "c"], "ignore_columns": ["w", "h"], "rename": {"a": "b", "1": "one"}}
+    same: dict[str, Any] = {"images": Path("p"), "allow_leaks": True}
+    assert data_arguments(DataOptions(**same, **lists)) == same | given
 
 
 def test_what_is_wrong_names_the_option_that_helps(album: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
@@ -77,10 +60,8 @@ def test_a_run_remembers_how_its_data_were_read(album: Path, capsys: pytest.Capt
     given = ["--images", "photos", "--rename", "Datei=image", "--classes", "Katze,Hund", "--on-bad-image", "skip"]
     arguments = ["train", "tags.csv", *given, *QUICK, "--out", "runs/a"]
     assert call(*arguments) == 0
-    said = capsys.readouterr().out
-    assert "left out: 03" in said
+    assert "left out: 03" in capsys.readouterr().out
     config: dict[str, Any] = json.loads(Path("runs/a/config.json").read_text())
-    assert config["classes"] == ["Katze", "Hund"]
-    assert config["data"]["options"]["rename"] == {"Datei": "image"}
+    assert config["classes"] == ["Katze", "Hund"] and config["data"]["options"]["rename"] == {"Datei": "image"}
     assert call(*arguments, "--resume") == 0
     assert call("evaluate", "runs/a", "tags.csv", *given, "--split", "train", "--json", "--device", "cpu") == 0

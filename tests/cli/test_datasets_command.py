@@ -1,5 +1,3 @@
-"""``labelgap datasets NAME [PATH]``: where the files come from, how they must lie, and what is missing."""
-
 from __future__ import annotations
 
 import shutil

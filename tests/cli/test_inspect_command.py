@@ -1,5 +1,3 @@
-"""``labelgap inspect`` as a person meets it: one screen at any width, JSON for machines, a page of images."""
-
 from __future__ import annotations
 
 import re
@@ -200,7 +198,6 @@ def test_a_broken_table_is_trained_on_after_the_command_that_its_error_names(
 
 @pytest.fixture
 def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Twenty-five photos in a folder of the current one."""
     monkeypatch.chdir(tmp_path)
     write_small_photos(Path("album"), 25)
     return Path("album")

@@ -1,5 +1,3 @@
-"""``labelgap review``, ``apply`` and ``revisions`` as a person meets them; tests/review has the page itself."""
-
 from __future__ import annotations
 
 import json

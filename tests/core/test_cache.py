@@ -1,5 +1,3 @@
-"""The cache: its folder and limit; rows by key with several writers, kills, damage, eviction and clearing."""
-
 from __future__ import annotations
 
 import json

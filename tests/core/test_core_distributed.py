@@ -1,5 +1,3 @@
-"""Sums and gathering over two real processes that hold shards of one batch, and alone."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -79,21 +77,18 @@ def values() -> dict[str, object]:
 
 
 def write_findings(folder: Path) -> None:
-    """Write what this process found to ``RANK.pt``."""
     found = {"values": values(), "gradients": {name: gradients(shards) for name, shards in SHARDS.items()}}
     torch.save(found, folder / f"{rank()}.pt")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two real processes found."""
     folder = tmp_path_factory.mktemp("found")
     run_pair(write_findings, folder)
     return [torch.load(folder / f"{number}.pt", weights_only=True) for number in range(2)]
 
 
 def whole_batch(name: str, x: Tensor) -> Tensor:
-    """The losses of the script on a whole batch of logits, in plain torch."""
     count = len(x)
     if name == "nested_sums":
         mean = x.mean(0)

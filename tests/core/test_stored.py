@@ -44,7 +44,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(path: Path) -> Any:
-    """Read a file with the reader of its suffix."""
     if path.suffix == ".json":
         return read_json(path, Document, format=1)
     return read_table(path, SCHEMA) if path.suffix == ".parquet" else read_arrays(path)
@@ -88,7 +87,6 @@ def test_json_of_another_shape_is_one_error_with_the_file(tmp_path: Path, text: 
 
 
 def npy(header: str, body: bytes = b"") -> bytes:
-    """An .npy file with any header."""
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + body
 
 

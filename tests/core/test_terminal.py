@@ -1,5 +1,3 @@
-"""Standard streams that are hostile or are given hostile text."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""Names from files reach a spreadsheet as text, and come back as they were; long ones are cut."""
-
 from __future__ import annotations
 
 import csv

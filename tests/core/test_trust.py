@@ -133,7 +133,6 @@ class Thing:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A package on the path that nobody has imported."""
     name = "someones_package"
     (tmp_path / f"{name}.py").write_text("class Theirs(dict): pass\n")
     monkeypatch.syspath_prepend(tmp_path)

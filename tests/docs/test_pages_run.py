@@ -110,7 +110,6 @@ class Session:
         self.blocks = list(blocks_of(text, page))
 
     def run(self) -> None:
-        """Run every block that is not marked, and what stands in for a marked command."""
         exec(compile(PAGES[self.page], f"setup of {self.page}", "exec"), self.namespace)
         self.capture.readouterr()
         for block in self.blocks:

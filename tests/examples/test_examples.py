@@ -1,5 +1,3 @@
-"""The examples run, and the pages that are made from the code are up to date."""
-
 from __future__ import annotations
 
 import importlib.util

@@ -1,5 +1,3 @@
-"""The example plug-in, installed and used through the commands."""
-
 from __future__ import annotations
 
 import os
@@ -46,7 +44,6 @@ def run(commands: list[str], folder: Path, packages: Path) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the plug-in installed."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(PLUGIN, folder / "source")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]

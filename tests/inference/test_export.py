@@ -1,5 +1,3 @@
-"""Export to ONNX: the same scores, the metadata, and a script that needs neither labelgap nor PyTorch."""
-
 from __future__ import annotations
 
 import csv
@@ -53,7 +51,6 @@ def scores_of(exported: ExportedFiles, values: NDArray[Any]) -> tuple[NDArray[np
 
 
 def check_pixels(run: Run, exported: ExportedFiles) -> None:
-    """Compare with PyTorch, for batches of several sizes."""
     spec = run.model.backbone.input_spec
     for count in (1, 2, 5):
         shape = (count, spec.channels, spec.size, spec.size)
@@ -135,7 +132,6 @@ def _rows(command: list[str]) -> list[dict[str, str]]:
 
 
 def check_script(run: Run, exported: ExportedFiles, photos: list[Path]) -> None:
-    """Compare the output of the script with the run."""
     rows = _rows([sys.executable, "-I", "-c", WITHOUT_TORCH, str(exported.script), *map(str, photos)])
     assert [row["image"] for row in rows] == [str(photo) for photo in photos for _ in CLASSES]
     expected = run.predict(photos, device="cpu")

@@ -1,5 +1,3 @@
-"""Images as command-line arguments: files, folders, patterns, lists."""
-
 from __future__ import annotations
 
 from pathlib import Path

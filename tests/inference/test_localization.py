@@ -1,5 +1,3 @@
-"""The pointing game: where maps are highest, in pixels of the image as stored, and which boxes that hits."""
-
 from __future__ import annotations
 
 from dataclasses import replace

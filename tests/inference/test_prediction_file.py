@@ -1,5 +1,3 @@
-"""Prediction files: columns, labels, bad images, bounded memory."""
-
 from __future__ import annotations
 
 import csv
@@ -40,7 +38,6 @@ from labelgap.training import Run
 
 
 def expected_label(score: float, threshold: float, mark: str, scale: float) -> str:
-    """The documented rule for one entry."""
     if mark == "default":
         return "unsure"
     ratio = ((score / (1 - score)) / (threshold / (1 - threshold))) ** scale

@@ -1,5 +1,3 @@
-"""Average precision of arrays and of tensors: against loops from the formula, scikit-learn, and what must hold."""
-
 from __future__ import annotations
 
 import importlib

@@ -1,5 +1,3 @@
-"""Bootstrap intervals against a loop that draws images and measures them anew."""
-
 from __future__ import annotations
 
 import math

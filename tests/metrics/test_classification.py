@@ -1,5 +1,3 @@
-"""Precision, recall and F1 against loops, against scikit-learn, and what must always hold."""
-
 from __future__ import annotations
 
 import math

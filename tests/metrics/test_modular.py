@@ -1,5 +1,3 @@
-"""Metrics that are updated batch by batch equal the functions on all batches, in one process and in two."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

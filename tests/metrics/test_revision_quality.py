@@ -1,5 +1,3 @@
-"""How right revisions were: against a loop over dictionaries."""
-
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +17,6 @@ def table(labels: object) -> LabelTable:
 
 
 def by_loops(observed: LabelTable, truth: LabelTable, revisions: Revisions) -> RevisionQuality:
-    """The same with a dictionary and loops."""
     seen, true = observed.to_dense(), truth.to_dense()
     said = {(IMAGES.index(item.image), CLASSES.index(item.class_name)): item for item in revisions}
     comparable = [(place, item) for place, item in said.items() if true[place] != UNKNOWN and item.value != UNKNOWN]

@@ -1,5 +1,3 @@
-"""Thresholds against their definition, written with Python's own floats."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -41,7 +39,6 @@ def best_exact_cut(scores: list[float], labels: list[int]) -> float:
 
 
 def best_expected_f1(chances: list[float]) -> float:
-    """The highest expected F1 of one class over all cuts."""
     return max(
         2 * sum(p for p in chances if p >= cut) / (sum(p >= cut for p in chances) + sum(chances)) for cut in chances
     )

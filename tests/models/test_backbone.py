@@ -1,5 +1,3 @@
-"""What every backbone promises, on the smallest one that keeps the promise."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -96,8 +94,6 @@ def test_what_a_backbone_states_is_checked_and_told() -> None:
 
 
 class Returns(nn.Module):
-    """A network that returns what it is told to."""
-
     def __init__(self, output: Any) -> None:
         super().__init__()
         self.output = output
@@ -177,7 +173,6 @@ OURS = ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "small
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave no registered name behind."""
     monkeypatch.setattr(registry.BACKBONES, "_entries", dict(registry.BACKBONES._entries))
     registry._load_plugins.cache_clear()
 

@@ -1,5 +1,3 @@
-"""The two heads, and the class activation maps that both have."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

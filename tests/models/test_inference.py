@@ -1,5 +1,3 @@
-"""Backbones for inference on a CPU, beside the networks that they are made of."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

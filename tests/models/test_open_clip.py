@@ -1,5 +1,3 @@
-"""Models of open_clip as backbones and as zero-shot classifiers, beside open_clip's own way of computing the same."""
-
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,3 @@
-"""The network for small grey pictures."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Networks of timm as backbones, beside timm's own way of computing the same."""
-
 from __future__ import annotations
 
 import hashlib

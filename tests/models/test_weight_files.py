@@ -1,5 +1,3 @@
-"""Weights that somebody gives in a file: what is understood, and what is refused with which words."""
-
 from __future__ import annotations
 
 import argparse

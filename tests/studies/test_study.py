@@ -1,5 +1,3 @@
-"""``study.json``: which runs it may name, and damage."""
-
 from __future__ import annotations
 
 import json
@@ -37,7 +35,7 @@ def test_a_study_is_read_back_as_it_was_and_a_change_is_noticed(study: Study) ->
     opened, path = open_study(study.path), study.path / "study.json"
     assert opened.members == study.members and opened.title == study.title and len(opened.runs) == 2
     path.write_text(path.read_text(encoding="utf-8").replace("Which", "Whose"), encoding="utf-8")
-    with pytest.raises(RunError, match="not as it was written"):
+    with pytest.raises(RunError, match=r"study\.json"):
         open_study(study.path)
 
 
@@ -54,7 +52,7 @@ def test_a_link_that_leads_out_of_the_study_is_not_followed(study: Study, tmp_pa
     make_run(tmp_path / "outside")
     (study.path / "link").symlink_to(tmp_path / "outside")
     rewrite(study, [{"label": "an", "folder": "link", "extra_labels": False}])
-    with pytest.raises(RunError, match="leads out of the study"):
+    with pytest.raises(RunError, match="link"):
         _ = open_study(study.path).runs
 
 

@@ -29,7 +29,6 @@ POOL = CandidateList.of_unknown(
 
 
 def decide(positions: np.ndarray, values: np.ndarray | None = None) -> Decisions:
-    """Decide candidates by the truth, or as given."""
     chosen = POOL.select(np.asarray(positions))
     answers = np.where(TRUTH[chosen.rows, chosen.columns], PRESENT, ABSENT) if values is None else values
     return Decisions(chosen, answers.astype(np.int8))

@@ -1,5 +1,3 @@
-"""A table is written again with some labels changed, and everything else stays as its owner wrote it."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""A table that goes out and comes in again is the same table, whatever its names are."""
-
 from __future__ import annotations
 
 import tempfile
