@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
@@ -46,24 +45,15 @@ def labels_of(run: lg.Run) -> lg.Split:
 def truth_of(audit: Audit, truth: lg.LabelTable, split: str = "train", kind: str = "missing") -> NDArray[np.int8]:
     """The true states of the candidates of a split, in the order of their ranks."""
     rows = [row for row in audit.of_kind(kind).to_pylist() if row["split"] == split]
-    return truth.codes_at(
-        [truth.images.index(row["image"]) for row in rows], [CLASSES.index(row["class"]) for row in rows]
-    )
+    images = [truth.images.index(row["image"]) for row in rows]
+    return truth.codes_at(images, [CLASSES.index(row["class"]) for row in rows])
 
 
 def test_the_file_has_the_columns_and_metadata_that_a_review_reads(run: lg.Run, audit: Audit) -> None:
     assert audit.path == run.path / "candidates.parquet"
     schema = pq.read_schema(audit.path)
-    assert {name: schema.field(name).type for name in schema.names} == {
-        "image": pa.string(),
-        "split": pa.string(),
-        "class": pa.string(),
-        "score": pa.float32(),
-        "kind": pa.string(),
-        "observed": pa.int8(),
-        "rank": pa.int32(),
-        "class_rank": pa.int32(),
-    }
+    assert schema.names == ["image", "split", "class", "score", "kind", "observed", "rank", "class_rank"]
+    assert list(map(str, schema.types)) == [*["string"] * 3, "float", "string", "int8", "int32", "int32"]
     about = json.loads(schema.metadata[b"labelgap"])
     unknown = labels_of(run).labels.counts().unknown
     assert about["format"] == 1 and about["runs"] == [str(run.path)] and about["method"] == "em"
@@ -135,9 +125,8 @@ def test_a_label_that_a_person_decided_looks_wrong_only_once_it_is_changed(run: 
 
 
 def test_limits_hold_and_every_class_keeps_some(run: lg.Run, tmp_path: Path) -> None:
-    audit, other = (
-        find_missing(run, splits="all", per_class=30, limit=40, seed=seed, out=tmp_path, quiet=True) for seed in (3, 4)
-    )
+    asked: dict[str, Any] = {"splits": "all", "per_class": 30, "limit": 40, "out": tmp_path, "quiet": True}
+    audit, other = (find_missing(run, seed=seed, **asked) for seed in (3, 4))
     assert audit.path == tmp_path / "candidates.parquet" and audit.metadata["splits"] == ["train", "val", "test"]
     assert audit.metadata["images"] == sum(map(len, run.load_data().splits)) and audit.metadata["random"] == 4
     names = other.of_kind("missing")["class"].to_pylist()
@@ -169,15 +158,10 @@ def test_what_cannot_be_is_refused(run: lg.Run, tmp_path: Path, asked: dict[str,
 
 def test_runs_on_other_labels_or_classes_are_refused(run: lg.Run, tmp_path: Path) -> None:
     other = train(tmp_path, lg.load("features", write(tmp_path)).observe(positives=1, seed=7), "an")
-    with pytest.raises(InputError, match="audit them separately"):
-        find_missing([run, other], quiet=True)
     renamed = lg.load("features", write(tmp_path, classes=np.array(list("abcd"))))
-    with pytest.raises(InputError, match="other classes"):
-        find_missing(run, data=renamed, quiet=True)
-    with pytest.raises(InputError, match="run"):
-        find_missing([], quiet=True)
-    with pytest.raises(RunError, match="is not a run"):
-        find_missing(tmp_path / "nowhere", quiet=True)
+    for runs, data in (([run, other], None), (run, renamed), ([], None), (tmp_path / "nowhere", None)):
+        with pytest.raises((InputError, RunError)):
+            find_missing(runs, data=data, quiet=True)
 
 
 class Pooled(nn.Module):

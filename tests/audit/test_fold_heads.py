@@ -23,22 +23,9 @@ from labelgap.training.search import SEARCH_FILE
 from labelgap.training.selection import Selection, choose_selection
 
 CPU = torch.device("cpu")
-PLAIN: dict[str, Any] = {
-    "data": {},
-    "classes": CLASSES,
-    "method": "em",
-    "why": None,
-    "options": {"alpha": 0.1},
-    "backbone": "efficientnet-lite0",
-    "epochs": 7,
-    "lr": 3e-4,
-    "backbone_lr": 3e-5,
-    "batch_size": 24,
-    "flip": False,
-    "seed": 5,
-    "select": "clean",
-    "trace": "off",
-}
+PLAIN: dict[str, Any] = {"data": {}, "classes": CLASSES, "method": "em", "why": None, "options": {"alpha": 0.1}}
+PLAIN |= {"backbone": "efficientnet-lite0", "epochs": 7, "lr": 3e-4, "backbone_lr": 3e-5, "batch_size": 24}
+PLAIN |= {"flip": False, "seed": 5, "select": "clean", "trace": "off"}
 
 
 def inputs(select: str = "clean") -> tuple[dict[str, NDArray[Any]], lg.LabelTable, NDArray[np.int64], Selection]:

@@ -86,9 +86,8 @@ def test_a_run_on_shards_is_the_run_on_their_files(photos: Path, screen: Screen,
     assert call("predict", "runs/shards", "shards", "--out", "a.parquet", "--layout", "long") == 0
     table = pq.read_table("a.parquet").to_pydict()
     assert {*table["image"]} == {f"{number}.jpg" for number in range(12)}
-    assert np.array_equal(
-        np.float32(table["score"]), np.concatenate([files.predict(split) for split in data.splits]).ravel()
-    )
+    expected = np.concatenate([files.predict(split) for split in data.splits]).ravel()
+    assert np.array_equal(np.float32(table["score"]), expected)
     assert call("audit", "runs/shards", "--folds", "2") == 0 and Path("runs/shards/candidates.parquet").exists()
 
     assert screen.json("inspect", "shards")["image_check"] == "no"

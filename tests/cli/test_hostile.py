@@ -102,9 +102,8 @@ def test_no_command_executes_the_steps_of_a_run_or_a_review(
     data = lg.load("features", write(tmp_path))
     train(tmp_path, data).path.rename("run")
     Path("other.npz").write_bytes(Path(str(data.recipe["path"])).read_bytes())
-    Revisions([Revision(data.train.labels.images[0], data.classes[0], PRESENT, "ll-cp")]).to_parquet(
-        "run/revisions.parquet"
-    )
+    revision = Revision(data.train.labels.images[0], data.classes[0], PRESENT, "ll-cp")
+    Revisions([revision]).to_parquet("run/revisions.parquet")
     write_candidates(Path("run/candidates.parquet"), likely_rows(data)[:9], data)
     make_photos(tmp_path)
     draw = ("review", "tags.csv", "--images", "photos", "--duplicates", "off", "--split", "train", "--random", "5")

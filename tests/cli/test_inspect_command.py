@@ -54,7 +54,7 @@ def test_no_line_is_wider_than_the_terminal_but_commands_so_that_they_can_be_cop
     monkeypatch.setenv("COLUMNS", str(width))
     lines = screen("inspect", "tags.csv", "--images", "photos", "--duplicates", "off").splitlines()
     assert any(
-        line.endswith("labelgap train tags.csv --images photos --duplicates off --out runs/first") for line in lines
+        each.endswith("labelgap train tags.csv --images photos --duplicates off --out runs/first") for each in lines
     )
     assert max(len(line) for line in lines if not re.search("labelgap (train|review)", line)) <= width
 

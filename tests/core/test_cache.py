@@ -157,9 +157,8 @@ def test_processes_that_write_at_once_and_are_killed_lose_only_what_they_were_st
     workers = []
     for number in range(2):
         pipe, theirs = context.Pipe(duplex=False)
-        workers.append(
-            (pipe, context.Process(target=store_until_killed, args=(theirs, str(cache), number), daemon=True))
-        )
+        process = context.Process(target=store_until_killed, args=(theirs, str(cache), number), daemon=True)
+        workers.append((pipe, process))
         workers[-1][1].start()
         theirs.close()
     for pipe, process in workers:

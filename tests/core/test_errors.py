@@ -17,12 +17,8 @@ from labelgap.core.errors import (
     nearest_path,
 )
 
-ERRORS = (
-    InputError("a"),
-    RunError("a"),
-    UnknownNameError("method", "ll-tc", ["ll-ct"]),
-    ProblemsError("a.csv", [Problem(3, "bad")]),
-)
+UNKNOWN_METHOD = UnknownNameError("method", "ll-tc", ["ll-ct"])
+ERRORS = (InputError("a"), RunError("a"), UNKNOWN_METHOD, ProblemsError("a.csv", [Problem(3, "bad")]))
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -21,9 +21,7 @@ def test_control_characters_are_escaped_and_all_other_letters_stay() -> None:
     assert escape_control(HOSTILE) == HARMLESS
     plain = "naïve – 猫\n\t👩\u200d👧 [red] \\x1b"
     assert escape_control(plain) == plain
-    assert all(
-        letter.isprintable() or letter in "\n\t" or escape_control(letter) != letter for letter in map(chr, range(0xA0))
-    )
+    assert all(each.isprintable() or each in "\n\t" or escape_control(each) != each for each in map(chr, range(0xA0)))
 
 
 def test_what_is_printed_is_escaped_and_what_rich_adds_is_not(capsys: pytest.CaptureFixture[str]) -> None:

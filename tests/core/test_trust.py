@@ -29,12 +29,8 @@ from labelgap.core.trust import (
     write_signed_json,
 )
 
-VALUE = {
-    "data": {"path": "/photos/tags.csv", 3: 1.5},
-    "classes": ("dog", "größe \x1b"),
-    "lr": 1e-3,
-    "inf": float("inf"),
-}
+DATA = {"path": "/photos/tags.csv", 3: 1.5}
+VALUE = {"data": DATA, "classes": ("dog", "größe \x1b"), "lr": 1e-3, "inf": float("inf")}
 
 
 @pytest.fixture
@@ -95,10 +91,8 @@ def test_a_link_that_leaves_the_folder_is_found_and_needs_the_environment_whoeve
     (folder / "heads").mkdir()
     (folder / "heads" / "up").symlink_to("../../precious")
     (folder / "report.html").symlink_to(tmp_path / "precious")
-    assert outside_links(folder) == [
-        "the link heads/up to ../../precious",
-        f"the link report.html to {tmp_path / 'precious'}",
-    ]
+    precious = tmp_path / "precious"
+    assert outside_links(folder) == ["the link heads/up to ../../precious", f"the link report.html to {precious}"]
     with pytest.raises(RunError, match=r"the link heads/up to .* LABELGAP_TRUST="):
         refuse_links(folder)
     monkeypatch.setenv(TRUST_VARIABLE, str(folder))

@@ -166,10 +166,8 @@ def install() -> None:
     folder = Path("my_method-0.1.0.dist-info")
     folder.mkdir()
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    points = [
-        f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in each.items())
-        for group, each in project["entry-points"].items()
-    ]
+    pairs = {group: "\n".join(map(" = ".join, each.items())) for group, each in project["entry-points"].items()}
+    points = [f"[{group}]\n{lines}" for group, lines in pairs.items()]
     (folder / "entry_points.txt").write_text("\n".join(points) + "\n")
     assert importlib.metadata.PathDistribution(folder).entry_points
     loss_registry._registry.cache_clear()

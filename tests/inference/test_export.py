@@ -80,9 +80,8 @@ def test_a_run_on_features_exports_features(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores_of(exported, vectors)[1], run.predict(vectors, device="cpu"), atol=1e-6)
     np.save(tmp_path / "x.npy", vectors)
     rows = _rows([sys.executable, str(exported.script), str(tmp_path / "x.npy")])
-    np.testing.assert_allclose(
-        [float(row["score"]) for row in rows], run.predict(vectors, device="cpu").ravel(), atol=1e-5
-    )
+    found = [float(row["score"]) for row in rows]
+    np.testing.assert_allclose(found, run.predict(vectors, device="cpu").ravel(), atol=1e-5)
 
 
 def test_the_metadata_describe_the_output_and_not_the_machine(run: Run, exported: ExportedFiles) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_fscore_support
 
@@ -121,28 +119,6 @@ def test_nothing_to_count_gives_nan_and_zero_without_a_warning(average: Average,
         value, counted = metric(np.full(np.shape(labels), 0.5), labels, average=average, return_counted=True)
         assert math.isnan(value) and counted == 0
         assert np.isnan(metric(np.full(np.shape(labels), 0.5), labels, average=None)).all()
-
-
-entries = st.lists(
-    st.tuples(st.integers(0, 10), st.sampled_from([UNKNOWN, ABSENT, PRESENT]), st.integers(0, 10)),
-    min_size=6,
-    max_size=24,
-)
-
-
-@settings(max_examples=25, deadline=None)
-@given(entries)
-def test_what_is_predicted_for_unknown_entries_has_no_influence(some: list[tuple[int, int, int]]) -> None:
-    some = some[: len(some) // 2 * 2]
-    scores = np.array([score for score, _, _ in some]).reshape(-1, 2) / 10
-    labels = np.array([label for _, label, _ in some], dtype=np.int8).reshape(-1, 2)
-    other = np.where(labels == UNKNOWN, np.array([x for _, _, x in some]).reshape(-1, 2) / 10, scores)
-    for metric in METRICS.values():
-        for average in AVERAGES:
-            before = metric(scores, labels, average=average, return_counted=True)
-            assert before == pytest.approx(
-                metric(other, labels, average=average, return_counted=True), abs=1e-12, nan_ok=True
-            )
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,8 @@ def album(seed: int, images: int, tags: int | None = 2) -> tuple[Array, Array, A
     rng = np.random.default_rng(seed)
     shares = np.array([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04])
     truth = (rng.random((images, shares.size)) < shares).astype(np.int8)
-    logits = (2.5 * truth + rng.normal(size=truth.shape) + rng.normal(scale=0.7, size=shares.size) - 3).astype(
-        np.float32
-    )
+    noise = rng.normal(size=truth.shape) + rng.normal(scale=0.7, size=shares.size)
+    logits = (2.5 * truth + noise - 3).astype(np.float32)
     order = np.argsort(np.where(truth == PRESENT, rng.random(truth.shape), 2.0), axis=1).argsort(axis=1)
     known = (truth == PRESENT) & (order < rng.integers(1, (tags or 8) + 1, images)[:, None])
     return logits, truth, np.where(known, PRESENT, UNKNOWN).astype(np.int8)
@@ -190,9 +189,8 @@ def test_the_posterior_of_a_shift_is_what_the_definition_says() -> None:
     """One class, integrated over a fine grid of u and of s."""
     odds, present = np.array([-2.0, -1.0, 0.5, -3.0]), np.array([True, False, True, False])
     share, found, weight = np.array([1.0, 0.8, 0.5, 1.0]), np.array([0.0, 0.1, 0.2, 0.0]), np.array([1.0, 1, 1, 0.5])
-    draws = draw_shifts(
-        Answers(np.zeros(4, dtype=np.int64), odds, present, share, found, weight), (0.8, 0.4), classes=1
-    )
+    answers = Answers(np.zeros(4, dtype=np.int64), odds, present, share, found, weight)
+    draws = draw_shifts(answers, (0.8, 0.4), classes=1)
     s, u = np.linspace(-20, 20, 2401)[:, None], np.linspace(-30, 30, 3601)
     side = np.where(u < 0, 0.8, 0.4)
 
@@ -252,9 +250,8 @@ def test_the_line_is_the_one_that_a_general_minimiser_finds() -> None:
 
     def cost(line: np.ndarray) -> float:
         moved = line[0] * logits + line[1]
-        return float(
-            -(targets * np.log(1 / (1 + np.exp(-moved))) + (1 - targets) * np.log(1 / (1 + np.exp(moved)))).sum()
-        )
+        chance = 1 / (1 + np.exp(-moved))
+        return -float((targets * np.log(chance) + (1 - targets) * np.log(1 - chance)).sum())
 
     assert platt_scaling(logits, present) == pytest.approx(minimize(cost, [1.0, 0.0], tol=1e-10).x, abs=1e-4)
 

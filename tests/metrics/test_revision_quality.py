@@ -61,14 +61,6 @@ TRUTH = table([[1, 1, 0], [0, 1, 0], [1, 0, -1], [1, 0, 0]])
 OBSERVED = table([[1, -1, -1], [-1, 1, -1], [-1, -1, -1], [1, -1, 0]])
 
 
-def test_where_nothing_can_be_compared_there_is_no_number() -> None:
-    unknown = table(np.full((4, 3), UNKNOWN))
-    for made in (Revisions(), Revisions([Revision("a", "dog", PRESENT, "m", epoch=1)])):
-        quality = revision_quality(unknown, unknown, made)
-        assert (quality.precision, quality.recall, quality.known_truth) == (None, None, 0)
-        assert quality.revised == len(made)
-
-
 def test_strangers_are_refused() -> None:
     with pytest.raises(InputError, match="'e'"):
         revision_quality(OBSERVED, TRUTH, Revisions([Revision("e", "dog", PRESENT, "m")]))

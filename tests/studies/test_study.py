@@ -69,9 +69,8 @@ def test_a_damaged_study_is_a_run_error(study: Study) -> None:
 
 def rewrite(study: Study, members: list[dict[str, Any]]) -> None:
     (study.path / MANIFEST_FILE).unlink()
-    (study.path / "study.json").write_text(
-        json.dumps({"format": 1, "title": "t", "members": members}), encoding="utf-8"
-    )
+    stored = {"format": 1, "title": "t", "members": members}
+    (study.path / "study.json").write_text(json.dumps(stored), encoding="utf-8")
 
 
 SIZES = (8, 8, 8)

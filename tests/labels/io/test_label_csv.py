@@ -426,13 +426,8 @@ def test_a_header_in_between_is_left_out_and_copied(csv: Path) -> None:
     file = read(csv, TABLE + "image,dog,cat\nc.jpg,1,1\n")
     assert file.table.images == ("a.jpg", "b.jpg", "c.jpg") and file.lines.tolist() == [2, 3, 5]
     assert "the header is repeated in line 4: left out" in " / ".join(sentences(file))
-    rewrite_table(
-        open_csv(csv, TableOptions()),
-        csv.with_name("new.csv"),
-        {"c.jpg": {"owl": PRESENT}},
-        TableOptions(),
-        added=["owl"],
-    )
+    changes = {"c.jpg": {"owl": PRESENT}}
+    rewrite_table(open_csv(csv, TableOptions()), csv.with_name("new.csv"), changes, TableOptions(), added=["owl"])
     again = read_csv(csv.with_name("new.csv"))
     assert again.table.classes == ("dog", "cat", "owl") and again.table.to_dense()[2].tolist() == [1, 1, 1]
 
@@ -523,19 +518,14 @@ def test_a_guess_is_said_unless_it_is_the_usual() -> None:
     assert TagLists(None, ["a;b"]).findings() == []
     assert TagLists(None, ["a"]).findings() == []
     assert TagLists("|", ["a|b"]).findings() == []
-    assert TagLists(None, ["a|b"]).findings() == [
-        Note("pipe between tags, as it seems (--separator says otherwise)", "source")
-    ]
+    (note,) = TagLists(None, ["a|b"]).findings()
+    assert note == Note("pipe between tags, as it seems (--separator says otherwise)", "source")
 
 
 def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
     lists = TagLists(None, ["['cat', 'big dog']", '["owl"]', "[]", ""])
-    assert [lists.names(cell) for cell in ("['cat', 'big dog']", '["owl"]', "[]", "")] == [
-        ["cat", "big dog"],
-        ["owl"],
-        [],
-        [],
-    ]
+    names = [lists.names(cell) for cell in ("['cat', 'big dog']", '["owl"]', "[]", "")]
+    assert names == [["cat", "big dog"], ["owl"], [], []]
     assert "['a', 'b']" in str(lists.findings()[0])
     assert TagLists(None, ["['a', b]"]).names("['a', b]") == ["['a'", "b]"] and not TagLists(None, ["[{}]"]).bracketed
     assert TagLists(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]

@@ -289,13 +289,6 @@ def test_settings_are_searched_on_val_as_fit_searches_them(tmp_path: Path) -> No
     assert rows["an"].optimizer == "newton" and rows["role"].optimizer == "adam"
 
 
-def test_what_is_given_is_not_searched(tmp_path: Path) -> None:
-    given = {"learning_rates": [0.02], "weight_decays": [1e-3, 1e-2], "standardize": False, "batch_sizes": [32]}
-    (row,) = run_default(features(), ["an"], tmp_path / "c", epochs=2, **given).methods
-    assert (row.lr, row.batch_size, row.optimizer, row.standardize) == (0.02, 32, "adam", False)
-    assert row.settings_tried == 2 and row.weight_decay in (1e-3, 1e-2)
-
-
 @pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
 def test_a_grid_is_extended_at_its_edge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
@@ -401,13 +394,6 @@ def test_features_of_photos_are_computed_once(photos: Dataset, tmp_path: Path) -
     assert run("an") == ["an"]
     before = Means.batches
     assert before > 0 and sorted(run("an", "asl")) == ["an", "asl"] and Means.batches == before
-
-
-def test_vectors_are_used_without_a_backbone() -> None:
-    data = features()
-    splits, _ = compute_split_features(data, "features", None, CPU, 0, Reporter(quiet=True))
-    assert np.array_equal(splits["train"].numpy(), data.train.images.vectors)  # type: ignore[attr-defined]
-    assert {name: len(values) for name, values in splits.items()} == {"train": 90, "val": 110, "test": 80}
 
 
 def test_an_untrained_network_is_refused_and_never_the_default() -> None:

@@ -491,9 +491,8 @@ def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_firs
     devkit(tmp_path, "2012", splits)
     monkeypatch.setattr(networks, "_train", wait_for_signals)
     network: dict[str, Any] = {"backbone": "tiny-cnn", "size": 16, "jobs": 2, "cells": ["an/end*", "wan/end*"]}
-    process = start_forked(
-        partial(reproduce, "cole-table1", ["voc2012=VOCdevkit"], **network, **ONE_SEED), Path("screen")
-    )
+    work = partial(reproduce, "cole-table1", ["voc2012=VOCdevkit"], **network, **ONE_SEED)
+    process = start_forked(work, Path("screen"))
     wait_until(lambda: len(list(tmp_path.glob("*.started"))) == 2)
     interrupt(process, signal.SIGINT)
     assert wait_forked(process) == 1

@@ -533,9 +533,8 @@ def _accepts(psycopg: Any, port: int, server: subprocess.Popen[bytes]) -> bool:
 
 
 COLE = {"lr": (1e-2, 1e-3, 1e-4, 1e-5), "batch_size": (8, 16)}
-QUARTERS = tuple(
-    sorted({round(part * decade, 9) for decade in (1e-4, 1e-3, 1e-2) for part in (0.1, 0.25, 0.5, 0.75, 1)})
-)
+STEPS = (0.1, 0.25, 0.5, 0.75, 1)
+QUARTERS = tuple(sorted({round(part * decade, 9) for decade in (1e-4, 1e-3, 1e-2) for part in STEPS}))
 SHARES = (0.01, 0.02, 0.1, 0.2, 0.4, 0.9)
 
 
