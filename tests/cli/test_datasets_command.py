@@ -51,10 +51,6 @@ def test_lists_that_differ_in_length_are_incomplete(
     assert screen("datasets", "voc2012", str(tmp_path), code=2) == snapshot(name="photos")
 
 
-def test_a_path_to_something_else_is_refused(screen: Screen, snapshot: SnapshotAssertion) -> None:
-    assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot
-
-
 def test_the_list_has_sources_and_licenses(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert call("backbones") == 0
@@ -64,8 +60,9 @@ def test_the_list_has_sources_and_licenses(capsys: pytest.CaptureFixture[str], m
     assert all(f"--backbone timm:{model} " in said for model in RECOMMENDED_MODELS)
 
 
-def test_all_of_one_is_told(screen: Screen, snapshot: SnapshotAssertion) -> None:
+def test_one_backbone_is_described_and_wrong_names_are_refused(screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("backbones", "small-cnn") == snapshot(name="small-cnn")
     assert screen.errors("backbones", "resnet51") == snapshot(name="unknown")
     timm_or_skip()
     assert screen("backbones", "timm:resnet18") == snapshot(name="timm:resnet18")
+    assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot

@@ -98,14 +98,11 @@ def test_a_stream_that_is_not_utf8_gets_escapes_and_the_same_json(environment: d
     assert os.fsencode(json.loads(ended.stdout)["folder"]) == os.fsencode(folder / "cache")
 
 
-def test_no_home_no_temporary_folder_and_a_home_that_is_a_file(tmp_path: Path) -> None:
+def test_no_home_and_no_current_folder_are_told(tmp_path: Path) -> None:
     nowhere = {"XDG_CACHE_HOME": None, "LABELGAP_CACHE": None, "TMPDIR": "/dev/null/none"}
     ended = run(*COMMAND, "cache", "--limit", "default", folder=tmp_path, environment={**nowhere, "HOME": "/dev/null"})
     assert ended.returncode in (0, 2) and "Traceback" not in ended.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_a_deleted_current_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     inner = f'cd "{tmp_path}/gone" && rmdir "{tmp_path}/gone" && exec "$@"'
     ended = run("bash", "-c", inner, "bash", *COMMAND, "demo", folder=tmp_path, environment={"PYTHONPATH": SOURCE})

@@ -83,10 +83,14 @@ def test_values_of_an_option_have_rows_and_shares_columns(vectors: Path, capsys:
     assert "Fewer training images" in (vectors / "runs" / "shares" / "report.html").read_text(encoding="utf-8")
 
 
-def test_what_cannot_run_is_listed(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_run_is_listed_and_optuna_is_named_by_its_extra(
+    vectors: Path, capsys: pytest.CaptureFixture[str], screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert call("compare", "vectors.npz", "--methods", "an", "--backbone", "small-cnn") == 2
     assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
     assert "skipped   epr: " in capsys.readouterr().out
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "labelgap[sweep]" in screen.errors("sweep vectors.npz", "--method ll-r")["--method ll-r"]
 
 
 def test_a_mistake_is_one_message_before_data_are_read(screen: Screen, snapshot: SnapshotAssertion) -> None:
@@ -177,8 +181,3 @@ def test_wrong_input_is_one_message_and_no_password(vectors: Path, screen: Scree
         *("--storage sqlite:///missing/folder/x.sqlite", f"--storage postgresql+pg8000://{secret}db/x"),
     )
     assert "s3cret" not in str([*found.values()]) and found == snapshot
-
-
-def test_without_optuna_its_extra_is_named(vectors: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    assert "labelgap[sweep]" in screen.errors("sweep vectors.npz", "--method ll-r")["--method ll-r"]

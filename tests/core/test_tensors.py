@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.safetensors"
 
 
-def test_tensors_and_metadata_come_back(path: Path) -> None:
+def test_tensors_come_back_as_the_same_bytes_and_the_previous_file_is_kept(path: Path) -> None:
     tensors, metadata = read_tensors(path)
     assert metadata == {"epoch": "3"}
     assert tensors["head.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -34,6 +34,9 @@ def test_tensors_and_metadata_come_back(path: Path) -> None:
     assert tensors["flags"].tolist() == [True, False]
     assert read_tensor_metadata(path)["epoch"] == "3"
     assert safetensors.torch.load_file(path).keys() == tensors.keys()  # any program can read it
+    first, previous = path.read_bytes(), path.with_name("previous.safetensors")
+    write_tensors(path, read_tensors(path)[0], {"epoch": "3"}, previous=previous)
+    assert path.read_bytes() == first == previous.read_bytes()
 
 
 def test_every_flipped_bit_is_found_or_means_the_same(path: Path) -> None:
@@ -78,9 +81,3 @@ def test_a_missing_or_truncated_file_is_named_with_the_remedy(path: Path) -> Non
     for read in (read_tensors, read_tensor_metadata):
         with pytest.raises(RunError):
             read(path)
-
-
-def test_the_same_tensors_are_the_same_bytes_and_the_replaced_file_is_kept_as_the_previous_one(path: Path) -> None:
-    first, previous = path.read_bytes(), path.with_name("previous.safetensors")
-    write_tensors(path, read_tensors(path)[0], {"epoch": "3"}, previous=previous)
-    assert path.read_bytes() == first == previous.read_bytes()

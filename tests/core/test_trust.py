@@ -135,13 +135,6 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-def test_a_class_that_is_imported_or_was_given_in_this_process_is_found() -> None:
-    class Local(Thing):
-        pass
-
-    assert find_class(f"{__name__}:Thing", Thing) is Thing and find_class(class_path(Local), Thing) is Local
-
-
 def test_a_module_is_not_imported_because_a_run_names_it(module: str) -> None:
     with pytest.raises(RunError, match=rf"import {module}.*{ALLOWED_VARIABLE}={module}"):
         find_class(f"{module}:Theirs", dict)
@@ -183,6 +176,11 @@ def test_what_cannot_be_used_is_named(module: str, path: str, message: str, monk
         find_class(path, dict)
 
 
-def test_registered_names_are_not_class_paths() -> None:
+def test_class_paths_are_told_from_names_and_found_where_they_were_given() -> None:
     names = ("ll-r", "timm:resnet50", "a.b:C", "C:A", "")
     assert [name for name in names if is_class_path(name)] == ["a.b:C", "C:A"]
+
+    class Local(Thing):
+        pass
+
+    assert find_class(f"{__name__}:Thing", Thing) is Thing and find_class(class_path(Local), Thing) is Local

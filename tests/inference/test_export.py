@@ -203,18 +203,15 @@ def test_damaged_files_and_missing_packages_are_one_message(exported: ExportedFi
         assert done.returncode == 1 and remedy in done.stderr and "Traceback" not in done.stderr
 
 
-def test_existing_files_are_not_replaced_without_force(run: Run, tmp_path: Path) -> None:
+def test_existing_files_are_not_replaced_and_a_missing_package_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match=r"must end in \.onnx"):
         export_onnx(run, tmp_path / "no" / "model.pt")
     (tmp_path / "preprocess.json").write_text("kept")
     with pytest.raises(InputError, match=r"preprocess\.json exists already: replace it with --force"):
         export_onnx(run, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["preprocess.json"]
-
-
-def test_a_missing_package_is_named_and_without_onnxruntime_nothing_is_verified(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name.startswith("onnx") else True)
     with pytest.raises(InputError, match=r"labelgap\[onnx\]"):
         export_onnx(run, tmp_path / "model.onnx")

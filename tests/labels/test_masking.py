@@ -230,12 +230,9 @@ def test_what_a_rule_cannot_use_is_refused(arguments: Any, options: dict[str, An
         LabelTable.from_dense([[1, 0]]).observe(*arguments, **options)
 
 
-def test_nothing_known_leaves_nothing() -> None:
+def test_nothing_known_leaves_nothing_and_annotators_take_no_memory() -> None:
     empty = LabelTable.from_dense(np.full((2, 3), UNKNOWN))
     none = LabelTable.from_dense(np.zeros((0, 3)))
     assert all(table.observe(rule, sizes=[]) == table for table in (empty, none) for rule in GAPS)
-
-
-def test_any_number_of_annotators_takes_the_memory_of_the_images() -> None:
     many = LabelTable.from_dense(np.ones((9, 20))).observe("annotators", annotators=2**31 - 1)
     assert many.counts().present.sum() == 90

@@ -106,16 +106,13 @@ def test_revisions_are_added_in_order_and_compared_by_what_they_hold() -> None:
         hash(revisions)
 
 
-def test_revisions_come_back_from_a_file(tmp_path: Path) -> None:
+def test_revisions_come_back_from_a_file_with_the_same_moments(tmp_path: Path) -> None:
     for revisions in (several(), Revisions()):
         revisions.to_parquet(tmp_path / "revisions.parquet")
         assert Revisions.from_parquet(tmp_path / "revisions.parquet") == revisions
     assert pq.read_schema(tmp_path / "revisions.parquet").names == [
         *("image", "class", "value", "target", "source", "epoch", "time", "author")
     ]
-
-
-def test_a_time_is_kept_as_the_same_moment_and_needs_a_zone() -> None:
     there = datetime(2024, 5, 1, 14, tzinfo=timezone(timedelta(hours=2)))
     (revision,) = Revisions([Revision("a", "cat", PRESENT, "review", time=there)])
     assert revision.time == NOON

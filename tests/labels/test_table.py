@@ -74,12 +74,16 @@ def test_a_table_is_what_its_dense_matrix_is(dense: Codes, data: st.DataObject, 
     assert (table.keep(kept).to_dense() == expected).all()
 
 
-def test_names_are_numbers_where_none_are_given_and_texts_always() -> None:
+def test_names_are_numbers_or_texts_and_rows_do_not_run_into_the_next() -> None:
     table = LabelTable.from_dense([[1, 0]])
     assert (table.classes, table.images) == (("0", "1"), ("0",))
     named = LabelTable.from_dense([[1, 0]], classes=np.array(["a", "b"]), images=[7])  # type: ignore[arg-type, list-item]
     assert (named.classes, named.images) == (("a", "b"), ("7",))
     assert all(type(name) is str for name in (*named.classes, *named.images))
+    table = LabelTable.from_dense([[-1, -1], [1, -1]])
+    assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
+    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
+    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -148,13 +152,6 @@ def test_a_table_cannot_be_written_to() -> None:
     for array in (starts, columns, values):
         array[0] = 0
     assert table.to_dense().tolist() == [[1]], "the arrays of the caller stay his"
-
-
-def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
-    table = LabelTable.from_dense([[-1, -1], [1, -1]])
-    assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
-    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
-    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
 
 
 def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:

@@ -188,15 +188,12 @@ def test_neighbouring_floats_are_parted_exactly(dtype: type[np.floating[Any]]) -
         assert (torch.tensor(scores) >= torch.tensor(found.values.astype(dtype))).sum() == 10
 
 
-def test_pieces_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_and_long_rankings_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, labels = draw(3)
     whole = choose_thresholds(scores, labels)
     monkeypatch.setattr(RANKINGS, "RANKINGS_AT_ONCE", 1)
     monkeypatch.setattr(RANKINGS, "ENTRIES_AT_ONCE", 80)
     np.testing.assert_allclose(choose_thresholds(scores, labels).values, whole.values, rtol=1e-6)
-
-
-def test_many_images_without_a_complete_class_have_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, labels = draw(3)
     monkeypatch.setattr(RANKINGS, "LONG_RANKING", len(scores))
     assert not (labels != UNKNOWN).all(axis=0).any()
@@ -210,12 +207,9 @@ def test_tables_without_a_row_or_a_column_get_defaults(shape: tuple[int, int]) -
     assert found.marks == ("default",) * shape[1]
 
 
-def test_logits_are_refused() -> None:
+def test_logits_are_refused_and_values_are_a_copy() -> None:
     with pytest.raises(InputError, match="give the sigmoid"):
         choose_thresholds([[3.0]], [[1]])
-
-
-def test_the_values_are_a_copy_that_cannot_be_changed() -> None:
     mine = np.array([0.5])
     found = Thresholds(values=mine, marks=("default",))
     mine[0] = 0.7

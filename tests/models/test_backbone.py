@@ -209,14 +209,11 @@ def test_an_unknown_name_suggests_the_nearest(ask: Callable[[str], object]) -> N
         ask("resnet18")
 
 
-def test_the_image_size_can_be_set() -> None:
+def test_a_size_and_a_random_start_are_as_asked() -> None:
     usual, other = create_backbone("small-cnn"), create_backbone("small-cnn", size=96)
     assert other.input_spec == replace(usual.input_spec, size=96) and usual.input_spec.size != 96
     with pytest.raises(InputError, match="pixels a side"):
         create_backbone("small-cnn", size=0)
-
-
-def test_weights_none_is_a_random_start() -> None:
     backbone = create_backbone("efficientnet-lite0", weights="none")
     assert backbone.source == RANDOM_WEIGHTS.source and not backbone.reproducible
     assert create_backbone("efficientnet-lite0").reproducible

@@ -59,11 +59,17 @@ def test_features_are_embeddings_at_unit_mean_square(open_clip: Any, model: Any,
         backbone.feature_maps(images)
 
 
-def test_everything_in_it_learns_and_no_text_tower_comes_along(weights: Path, model: Any, images: Tensor) -> None:
+def test_everything_in_it_learns_and_another_size_resizes_the_positions(
+    weights: Path, model: Any, images: Tensor
+) -> None:
     classifier = Classifier(create_backbone(TINY, weights=weights), classes=3).train()
     torch.autograd.backward(classifier(images).square().sum())
     assert all(parameter.grad is not None for parameter in classifier.parameters())
     assert len(classifier.backbone.state_dict()) == len(model.visual.state_dict())
+    backbone = create_backbone(TINY, weights=weights, size=48).eval()
+    assert backbone.input_spec.size == 48 and backbone(torch.zeros(1, 3, 48, 48)).shape == (1, 16)
+    with pytest.raises(InputError, match="tiny"):
+        create_backbone(TINY, weights=weights, size=4)
 
 
 def test_the_image_tower_alone_is_enough_for_a_backbone_and_too_little_for_class_names(
@@ -76,13 +82,6 @@ def test_the_image_tower_alone_is_enough_for_a_backbone_and_too_little_for_class
         assert torch.equal(again.features(images), backbone.features(images))
     with pytest.raises(InputError, match=r"tower\.pt holds the image tower of .* alone"):
         zero_shot_classifier(TINY, CLASSES, weights=tmp_path / "tower.pt")
-
-
-def test_another_size_resizes_the_positions(weights: Path, model: Any) -> None:
-    backbone = create_backbone(TINY, weights=weights, size=48).eval()
-    assert backbone.input_spec.size == 48 and backbone(torch.zeros(1, 3, 48, 48)).shape == (1, 16)
-    with pytest.raises(InputError, match="tiny"):
-        create_backbone(TINY, weights=weights, size=4)
 
 
 def test_logits_are_scaled_cosines_of_images_and_names(
@@ -129,10 +128,13 @@ def test_names_are_checked_and_tags_are_asked_for() -> None:
             zero_shot_classifier(name, CLASSES)
 
 
-def test_a_network_is_described_without_its_weights() -> None:
+def test_a_network_is_described_without_weights_and_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     info = backbone_info("open_clip:ViT-B-16-SigLIP/webli")
     assert info.num_features == 768 and info.input_spec.mean == (0.5, 0.5, 0.5)
     assert info.source == "timm/ViT-B-16-SigLIP on the Hugging Face hub"
+    handlers = list(logging.getLogger().handlers)
+    create_backbone(TINY, weights="none")
+    assert logging.getLogger().handlers == handlers and capfd.readouterr() == ("", "")
 
 
 def test_weights_of_a_tag_come_out_of_the_cache_of_the_hub(
@@ -166,9 +168,3 @@ def test_wrong_and_damaged_files_are_one_error(weights: Path, model: Any, tmp_pa
         create_backbone(TINY, weights=tmp_path / "other.pt")
     with pytest.raises(InputError, match="logit_scale holds values that are not finite"):
         zero_shot_classifier(TINY, CLASSES, weights=tmp_path / "nan.pt")
-
-
-def test_nothing_is_logged_and_the_root_logger_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    handlers = list(logging.getLogger().handlers)
-    create_backbone(TINY, weights="none")
-    assert logging.getLogger().handlers == handlers and capfd.readouterr() == ("", "")

@@ -57,16 +57,13 @@ def test_a_table_of_lists_names_what_is_there_and_what_is_not(csv: Path) -> None
     assert sentences(file) == ("lists of tags; a tag that is not listed is absent",)
 
 
-def test_columns_stand_in_any_order_and_their_meaning_in_any_case(csv: Path) -> None:
+def test_columns_stand_in_any_order_and_blank_lines_are_counted(csv: Path) -> None:
     file = read(csv, "cat,Split,IMAGE,dog,Group\n1,Train,a.jpg,,g1\n,test,b.jpg,0,\n")
     assert file.table.classes == ("cat", "dog")
     assert file.table.images == ("a.jpg", "b.jpg")
     assert (file.splits, file.groups) == (("train", "test"), ("g1", ""))
     assert read(csv, "image,split,path,subset\na.jpg,train,1,0\n").table.classes == ("path", "subset")
     assert read(csv, "image,subset\na.jpg,1\n", rename={"subset": "Subset"}).table.classes == ("Subset",)
-
-
-def test_blank_lines_are_passed_over_and_still_counted(csv: Path) -> None:
     file = read(csv, '\n\nimage,"c\nat"\n\nb.jpg,1\n , \nc.jpg,0\n')
     assert file.table.images == ("b.jpg", "c.jpg") and file.table.classes == ("c\nat",)
     assert file.lines.tolist() == [6, 8]
@@ -313,12 +310,9 @@ def test_the_delimiter_is_guessed_from_the_header_and_said(csv: Path, mark: str,
     assert read_csv(csv, delimiter=word).table == file.table == read_csv(csv, delimiter=mark).table
 
 
-def test_the_line_with_which_excel_says_its_delimiter_is_understood(csv: Path) -> None:
+def test_other_delimiters_of_cells_and_tags_are_understood(csv: Path) -> None:
     file = read(csv, "sep=;\r\nimage;cat\r\na.jpg;1\r\nb.jpg;what\r\n".replace("what", "0"))
     assert file.table.classes == ("cat",) and file.lines.tolist() == [3, 4]
-
-
-def test_tags_may_be_separated_by_what_separates_cells_elsewhere(csv: Path) -> None:
     file = read(csv, "image;present\na.jpg;cat,dog\nb.jpg;owl\n")
     assert file.table.classes == ("cat", "dog", "owl")
     assert sentences(file)[1:] == (
@@ -447,11 +441,13 @@ def test_a_row_per_tag_with_a_state_is_told_how_to_become_a_table(csv: Path) -> 
     assert not told.value.fixable, "a clean copy would merge the states of all tags"
 
 
-def test_names_of_files_beside_numbers_are_taken_for_the_images(csv: Path) -> None:
+def test_columns_that_are_no_tags_or_lists_without_quotes_are_told(csv: Path) -> None:
     rows = "".join(f"{number},IMG_{number}.jpg,1\n" for number in range(12))
     assert "--ignore-columns image --rename filename=image" in problems(csv, f"image,filename,dog\n{rows}")[0][1]
     options = TableOptions(ignore_columns=["image"], rename={"filename": "image"})
     assert read_csv(csv, options).table.images[0] == "IMG_0.jpg"
+    ((line, message),) = problems(csv, "image,tags\na.jpg,dog,cat\nb.jpg,dog\n")
+    assert line == 2 and "quotes" in message
 
 
 def test_blanks_between_tags_look_wrong_where_every_word_is_a_tag(csv: Path) -> None:
@@ -460,11 +456,6 @@ def test_blanks_between_tags_look_wrong_where_every_word_is_a_tag(csv: Path) -> 
     assert warning == "'dog cat': each word of it is a tag, too. --separator space if these are lists"
     assert read(csv, text, separator="space").table.classes == ("bear", "cat", "dog", "polar")
     assert not any(each.warning for each in read(csv, text, separator=";").findings)
-
-
-def test_an_unquoted_list_is_told_to_need_quotes(csv: Path) -> None:
-    ((line, message),) = problems(csv, "image,tags\na.jpg,dog,cat\nb.jpg,dog\n")
-    assert line == 2 and "quotes" in message
 
 
 def test_a_row_per_tag_is_told_that_a_clean_copy_merges_the_rows(csv: Path) -> None:
@@ -492,11 +483,17 @@ def test_each_state_has_many_words_and_nothing_else_is_one(state: int | None) ->
     assert {CellParser(UNKNOWN).code(cell) for cell in CELLS[state]} == {UNKNOWN if state == ABSENT else state}
 
 
-def test_the_words_that_were_met_are_said_once_each() -> None:
+def test_the_words_that_were_met_and_a_guess_are_said() -> None:
     states = CellParser()
     for cell in ("1", "yes", "yes", "TRUE", "0", "no", "", "NA", "1.0", "what"):
         states.code(cell)
     assert states.spellings() == [["yes", "TRUE"], ["no"], ["NA"]]
+    assert TagLists(None, ["a;b"]).findings() == []
+    assert TagLists(None, ["a"]).findings() == []
+    assert TagLists("|", ["a|b"]).findings() == []
+    (note,) = TagLists(None, ["a|b"]).findings()
+    assert note == Note("pipe between tags, as it seems (--separator says otherwise)", "source")
+    assert TagLists("space").names("cat  dog") == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(
@@ -514,14 +511,6 @@ def test_the_separator_is_guessed_from_all_cells(cells: list[str], separator: st
     assert TagLists(None, cells).separator == separator
 
 
-def test_a_guess_is_said_unless_it_is_the_usual() -> None:
-    assert TagLists(None, ["a;b"]).findings() == []
-    assert TagLists(None, ["a"]).findings() == []
-    assert TagLists("|", ["a|b"]).findings() == []
-    (note,) = TagLists(None, ["a|b"]).findings()
-    assert note == Note("pipe between tags, as it seems (--separator says otherwise)", "source")
-
-
 def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
     lists = TagLists(None, ["['cat', 'big dog']", '["owl"]', "[]", ""])
     names = [lists.names(cell) for cell in ("['cat', 'big dog']", '["owl"]', "[]", "")]
@@ -529,10 +518,6 @@ def test_lists_as_python_and_json_write_them_are_unpacked() -> None:
     assert "['a', 'b']" in str(lists.findings()[0])
     assert TagLists(None, ["['a', b]"]).names("['a', b]") == ["['a'", "b]"] and not TagLists(None, ["[{}]"]).bracketed
     assert TagLists(",").names("['cat', 'dog']") == ["['cat'", "'dog']"]
-
-
-def test_a_blank_separates_only_when_asked_to() -> None:
-    assert TagLists("space").names("cat  dog") == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(

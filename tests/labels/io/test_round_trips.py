@@ -192,16 +192,13 @@ def test_a_file_that_is_no_table_is_refused_by_name(file: Path, columns: Any, me
         LabelTable.from_parquet(write(file, **columns))
 
 
-def test_a_class_outside_of_the_files_own_list_is_refused(file: Path) -> None:
-    columns = pa.table({"image": ["a"], "present": [["dog"]]})
-    pq.write_table(columns.replace_schema_metadata({b"labelgap.classes": b'["cat"]'}), file)
-    with pytest.raises(InputError, match="lists the class 'dog', which its own list of classes does not have"):
-        LabelTable.from_parquet(file)
-
-
-def test_what_is_no_parquet_is_refused(file: Path) -> None:
+def test_what_is_no_parquet_or_outside_of_its_own_list_is_refused(file: Path) -> None:
     with pytest.raises(InputError, match=r"labels\.parquet does not exist"):
         LabelTable.from_parquet(file)
     file.write_text("image,cat\n")
     with pytest.raises(InputError, match=r"labels\.parquet cannot be read as Parquet"):
+        LabelTable.from_parquet(file)
+    columns = pa.table({"image": ["a"], "present": [["dog"]]})
+    pq.write_table(columns.replace_schema_metadata({b"labelgap.classes": b'["cat"]'}), file)
+    with pytest.raises(InputError, match="lists the class 'dog', which its own list of classes does not have"):
         LabelTable.from_parquet(file)

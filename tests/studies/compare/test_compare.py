@@ -228,10 +228,14 @@ def test_with_too_few_images_for_folds_nothing_is_ordered(tmp_path: Path) -> Non
     assert made.winner is None and "cannot be ordered" in made.metric.reason
 
 
-def test_a_method_that_diverges_is_listed(tmp_path: Path) -> None:
+def test_what_diverges_is_listed_and_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     made = run(features(), ["an", "em"], tmp_path / "c", learning_rates=[1e37], epochs=1)
     assert {row.method for row in made.skipped} | {row.method for row in made.methods} == {"an", "em"}
     assert all("learning rate" in row.reason for row in made.skipped)
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    for use in (lambda: run(features(), ["an"], tmp_path), lambda: Comparison.open(tmp_path)):
+        with pytest.raises(RunError, match=tmp_path.name):
+            use()
 
 
 @pytest.mark.parametrize(
@@ -258,13 +262,6 @@ def test_a_method_that_diverges_is_listed(tmp_path: Path) -> None:
 def test_invalid_settings_are_refused(tmp_path: Path, names: list[str], settings: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(features(), names, tmp_path / "c", **settings)
-
-
-def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    for use in (lambda: run(features(), ["an"], tmp_path), lambda: Comparison.open(tmp_path)):
-        with pytest.raises(RunError, match=tmp_path.name):
-            use()
 
 
 def run_default(data: Dataset, names: Any, out: Path, **settings: Any) -> Comparison:
@@ -347,14 +344,6 @@ def test_the_baseline_is_that_of_scikit_learn(
     assert not heads and [row.values for row in again.methods] == [row.values for row in made.methods]
 
 
-def test_the_short_list_depends_on_what_is_known() -> None:
-    presents, both = LabelTable.from_dense([[1, -1]]), LabelTable.from_dense([[1, -1], [-1, 0]])
-    assert method_names("short", both) == list(SHORT)
-    assert method_names("short", presents) == [name for name in SHORT if name != "iu"]
-    assert "bce" in method_names("short", LabelTable.from_dense([[1, 0]]))
-    assert set(method_names("short")) < set(method_names("all"))
-
-
 CPU = torch.device("cpu")
 
 
@@ -414,11 +403,16 @@ def test_other_weights_in_the_same_file_are_another_network(photos: Dataset, tmp
     assert fingerprints[0] == fingerprints[2] != fingerprints[1]
 
 
-def test_every_sample_has_as_many_images_and_is_drawn_alike_each_time() -> None:
+def test_samples_are_drawn_alike_and_the_short_list_depends_on_what_is_known() -> None:
     drawn = draw_resamples(50, 4, 3)
     assert (drawn.sum(axis=0) == 50).all() and drawn.shape[1] == 100
     assert np.array_equal(drawn, draw_resamples(50, 4, 3))
     assert draw_resamples(60, 4, 10**12).shape == (60, 40)
+    presents, both = LabelTable.from_dense([[1, -1]]), LabelTable.from_dense([[1, -1], [-1, 0]])
+    assert method_names("short", both) == list(SHORT)
+    assert method_names("short", presents) == [name for name in SHORT if name != "iu"]
+    assert "bce" in method_names("short", LabelTable.from_dense([[1, 0]]))
+    assert set(method_names("short")) < set(method_names("all"))
 
 
 def test_the_interval_is_the_formula() -> None:
