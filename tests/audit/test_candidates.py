@@ -18,22 +18,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.mutations import mutations
 
+from labelgap.audit import candidates
 from labelgap.audit import scorers as scorers_module
 from labelgap.audit.calibration import count_unknown, sample_scores
-from labelgap.audit.candidates import (
-    COLUMNS,
-    FILE,
-    Audit,
-    CandidateLimits,
-    CandidateList,
-    TopCandidates,
-    draw_unknown,
-    nth_unknown,
-    rank_candidates,
-    read_candidates,
-    read_metadata,
-    write_candidates,
-)
+from labelgap.audit.candidates import FILE, CandidateLimits, rank_candidates, read_candidates, read_metadata
 from labelgap.audit.scorers import HeadScorer, StoredScorer
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.manifest import check_files, write_manifest
@@ -45,18 +33,20 @@ METADATA: dict[str, Any] = {
 }
 
 
-def write(path: Path, metadata: dict[str, Any] = METADATA, classes: tuple[str, str] = ("cat", "dog")) -> Audit:
+def write(
+    path: Path, metadata: dict[str, Any] = METADATA, classes: tuple[str, str] = ("cat", "dog")
+) -> candidates.Audit:
     table = LabelTable.from_dense(np.full((40, 2), -1), classes)
     rows, columns = np.divmod(np.arange(60), 2)
     scores = np.linspace(0.9, 0.1, 60, dtype=np.float32)
-    missing = CandidateList.of_unknown(rows, columns, scores)
-    return write_candidates(path, {"missing": missing}, {"train": table}, metadata)
+    missing = candidates.CandidateList.of_unknown(rows, columns, scores)
+    return candidates.write_candidates(path, {"missing": missing}, {"train": table}, metadata)
 
 
 def rewrite(path: Path, column: str, values: list[Any], kind: pa.DataType | None = None) -> None:
     table = pq.read_table(path)
     cells = [*values, *table[column].to_pylist()[len(values) :]]
-    array = pa.array(cells, COLUMNS[column] if kind is None else kind)
+    array = pa.array(cells, candidates.COLUMNS[column] if kind is None else kind)
     pq.write_table(table.set_column(table.column_names.index(column), column, array), path)
 
 
@@ -89,7 +79,7 @@ def test_a_damaged_file_is_a_run_error_or_reads_as_valid_candidates(tmp_path: Pa
             assert str(path) in str(error)
             refused += 1
         else:
-            assert table.schema.types == list(COLUMNS.values())
+            assert table.schema.types == list(candidates.COLUMNS.values())
     assert refused > 300
 
 
@@ -147,7 +137,7 @@ def test_metadata_of_other_types_or_keys_are_refused(tmp_path: Path, changed: di
 
 def test_a_long_name_repeated_by_a_dictionary_does_not_fill_the_memory(tmp_path: Path) -> None:
     path, rows = tmp_path / FILE, 20_000
-    table = pa.table({name: pa.nulls(rows, kind) for name, kind in COLUMNS.items()})
+    table = pa.table({name: pa.nulls(rows, kind) for name, kind in candidates.COLUMNS.items()})
     name = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 1_000_000]))
     pq.write_table(table.set_column(0, "image", name), path, compression="zstd")
     assert path.stat().st_size < 10_000
@@ -333,7 +323,7 @@ def test_the_jth_unknown_label_of_a_row_is_found(seed: int, rows: int, classes: 
     made = table(seed, rows, classes)
     row, column = np.nonzero(made.to_dense() == UNKNOWN)
     place = np.array([int((row[:at] == row[at]).sum()) for at in range(len(row))], dtype=np.int64)
-    assert nth_unknown(made, row, place).tolist() == column.tolist()
+    assert candidates.nth_unknown(made, row, place).tolist() == column.tolist()
 
 
 @settings(max_examples=20)
@@ -341,7 +331,7 @@ def test_the_jth_unknown_label_of_a_row_is_found(seed: int, rows: int, classes: 
 def test_what_is_drawn_is_unknown_and_nothing_is_drawn_twice(seed: int, count: int) -> None:
     tables = [table(seed, 7, 5), table(seed + 1, 3, 5)]
     dense = np.concatenate([each.to_dense() for each in tables])
-    rows, columns = draw_unknown(tables, count, seed)
+    rows, columns = candidates.draw_unknown(tables, count, seed)
     assert (dense[rows, columns] == UNKNOWN).all()
     assert len(rows) == len(set(zip(rows.tolist(), columns.tolist(), strict=True)))
     assert len(rows) == min(count, int((dense == UNKNOWN).sum()))
@@ -352,7 +342,7 @@ def test_every_unknown_label_is_as_likely_as_any_other() -> None:
     places = np.flatnonzero(made.to_dense() == UNKNOWN)
     count = np.zeros(180)
     for seed in range(3000):
-        rows, columns = draw_unknown([made], 8, seed)
+        rows, columns = candidates.draw_unknown([made], 8, seed)
         count[rows * 6 + columns] += 1
     expected = 3000 * 8 / len(places)
     chi = ((count[places] - expected) ** 2 / expected).sum() / (len(places) - 1)
@@ -361,7 +351,7 @@ def test_every_unknown_label_is_as_likely_as_any_other() -> None:
 
 def test_few_of_very_many_are_drawn_without_laying_them_out() -> None:
     large = LabelTable.from_entries([0, 5], [1, 2], [1, 1], [str(k) for k in range(5000)], 100_000)
-    rows, columns = draw_unknown([large], 1000, seed=1)
+    rows, columns = candidates.draw_unknown([large], 1000, seed=1)
     assert len(set((rows * 5000 + columns).tolist())) == 1000
     assert rows.max() > 90_000 and columns.max() > 4900
 
@@ -392,7 +382,7 @@ def test_blocks_equal_a_full_sort(seed: int, rows: int, classes: int, per_class:
     random = np.random.default_rng(seed)
     keys = random.integers(0, 9, size=(rows, classes)).astype(np.float32)  # many ties
     keys[random.random(keys.shape) < 0.2] = -np.inf
-    top = TopCandidates(classes, per_class, limit)
+    top = candidates.TopCandidates(classes, per_class, limit)
     for start in range(0, rows, step):
         top.update(keys[start : start + step], start)
     ranked = top.ranked()
@@ -402,4 +392,4 @@ def test_blocks_equal_a_full_sort(seed: int, rows: int, classes: int, per_class:
 
 def test_limits_below_one_are_refused() -> None:
     with pytest.raises(InputError, match="at least one"):
-        TopCandidates(classes=2, per_class=0, limit=5)
+        candidates.TopCandidates(classes=2, per_class=0, limit=5)

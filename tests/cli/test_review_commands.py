@@ -177,12 +177,12 @@ def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: S
     options += ["--export-to labelstudio", "--export-to cvat --out a.json", "--import-from fiftyone"]
     options += ["--no-browser --port 70000", "--no-browser --host no.such.host.invalid"]
     options += [f"--double={share}" for share in ("five", "-1%", "101%", "5", "nan", "%", "''")]
-    wrong = ("tags.csv", "nowhere --random 5", "photos --summary", " ".join((*DRAW[1:-1], "4")))
+    wrong = ["tags.csv", "nowhere --random 5", "photos --summary", " ".join((*DRAW[1:-1], "4"))]
     of_review = screen.errors("review", *wrong, *(f"tags-review {each}" for each in options))
     assert of_review == snapshot(name="review")
-    wrong = ("tags-review --out tags.csv", "tags-review --out a.csv --source ll-cp", "photos --out a.csv")
+    wrong = ["tags-review --out tags.csv", "tags-review --out a.csv --source ll-cp", "photos --out a.csv"]
     assert screen.errors("apply", *wrong) == snapshot(name="apply")
-    wrong = ("remove", "revert", "revert 99", "list 3", "list --since yesterday")
+    wrong = ["remove", "revert", "revert 99", "list 3", "list --since yesterday"]
     assert screen.errors("revisions tags-review", *wrong) == snapshot(name="revisions")
     assert Path("tags.csv").read_text() == TAGS and len(decisions("tags-review")) == 4
 

@@ -16,17 +16,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from labelgap.core import files
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import (
-    DiskError,
-    atomic_path,
-    make_folder,
-    remove_file,
-    remove_partials,
-    write_bytes,
-    write_json,
-    write_text,
-)
+from labelgap.core.files import DiskError, atomic_path, make_folder, remove_partials, write_json, write_text
 
 
 def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +61,7 @@ def test_a_finished_file_takes_the_place_of_the_old_one_with_the_rights_of_any_n
 def test_text_is_written_as_utf_8_bytes_as_they_are_and_json_indented(tmp_path: Path) -> None:
     write_text(tmp_path / "a", "élan\n漢\r\n")
     assert (tmp_path / "a").read_bytes() == "élan\n漢\r\n".encode()
-    write_bytes(tmp_path / "a", b"\x00\xff")
+    files.write_bytes(tmp_path / "a", b"\x00\xff")
     assert (tmp_path / "a").read_bytes() == b"\x00\xff"
     write_json(str(tmp_path / "a"), {"name": "élan", "values": [1]})
     text = '{\n  "name": "élan",\n  "values": [\n    1\n  ]\n}\n'
@@ -122,8 +114,8 @@ def test_what_is_not_an_ordinary_file_is_not_replaced(tmp_path: Path) -> None:
         write_text(tmp_path / "nowhere" / "a.txt", "")
     assert names(tmp_path) == sorted(kinds) and (tmp_path / "pipe").is_fifo()
     with pytest.raises(RunError, match="folder"):
-        remove_file(tmp_path / "folder")
-    remove_file(tmp_path / "never-there")
+        files.remove_file(tmp_path / "folder")
+    files.remove_file(tmp_path / "never-there")
 
 
 @contextmanager

@@ -6,19 +6,8 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelgap.core.text import (
-    escape_control,
-    format_duration,
-    format_option,
-    join_names,
-    parse_scalar,
-    plural,
-    pluralize,
-    quote_formula,
-    quote_formulas,
-    truncate_text,
-    unquote_formula,
-)
+from labelgap.core import text as text_module
+from labelgap.core.text import plural, pluralize, quote_formula, quote_formulas, truncate_text, unquote_formula
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 NAMES = st.text(st.sampled_from("'=+-@\t\r\n＝＋－＠a1.e \",;é\0"))
@@ -54,12 +43,12 @@ def test_a_row_goes_through_a_csv_file(names: list[str]) -> None:
 
 
 def test_parts_of_messages() -> None:
-    assert escape_control("cat\x1b[2J, \u202egod") == "cat\\x1b[2J, \\u202egod"
-    assert [parse_scalar(text) for text in ("3", "1e-3", "True", "all")] == [3, 0.001, True, "all"]
+    assert text_module.escape_control("cat\x1b[2J, \u202egod") == "cat\\x1b[2J, \\u202egod"
+    assert [text_module.parse_scalar(text) for text in ("3", "1e-3", "True", "all")] == [3, 0.001, True, "all"]
     assert [plural(noun) for noun in ("tag", "class", "box")] == ["tags", "classes", "boxes"]
     assert pluralize(1, "label") == "1 label" and pluralize(2_000, "label") == "2,000 labels"
     assert pluralize(2, "label is", "labels are") == "2 labels are"
-    assert join_names(["cat", "dog", "owl"], 2) == "cat, dog and 1 more"
-    durations = [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
+    assert text_module.join_names(["cat", "dog", "owl"], 2) == "cat, dog and 1 more"
+    durations = [text_module.format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
     assert durations == ["5 s", "15 s", "30 s", "21 min", "2.2 h", "5 days"]
-    assert format_option("ignore-columns", "Image width") == "--ignore-columns 'Image width'"
+    assert text_module.format_option("ignore-columns", "Image width") == "--ignore-columns 'Image width'"

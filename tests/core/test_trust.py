@@ -15,19 +15,7 @@ import pytest
 
 from labelgap.core import trust
 from labelgap.core.errors import RunError
-from labelgap.core.trust import (
-    ALLOWED_VARIABLE,
-    TRUST_VARIABLE,
-    class_path,
-    find_class,
-    is_class_path,
-    is_trusted,
-    outside_links,
-    refuse_links,
-    require_trust,
-    sign_file,
-    write_signed_json,
-)
+from labelgap.core.trust import find_class, is_trusted, outside_links, refuse_links, require_trust, write_signed_json
 
 DATA = {"path": "/photos/tags.csv", 3: 1.5}
 VALUE = {"data": DATA, "classes": ("dog", "größe \x1b"), "lr": 1e-3, "inf": float("inf")}
@@ -64,7 +52,7 @@ def test_a_changed_document_is_not_trusted_until_it_is_signed(document: Path, ch
     ):
         require_trust(document, ["the data /x"], "name it with --data")
     require_trust(document, [])
-    sign_file(document)
+    trust.sign_file(document)
     assert is_trusted(document)
 
 
@@ -72,9 +60,9 @@ def test_a_folder_named_in_the_environment_is_trusted(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(document, lr=1)
-    monkeypatch.setenv(TRUST_VARIABLE, os.pathsep.join(["/nowhere", str(tmp_path)]))
+    monkeypatch.setenv(trust.TRUST_VARIABLE, os.pathsep.join(["/nowhere", str(tmp_path)]))
     assert is_trusted(document)
-    monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path / "ru"))
+    monkeypatch.setenv(trust.TRUST_VARIABLE, str(tmp_path / "ru"))
     assert not is_trusted(document)
 
 
@@ -95,7 +83,7 @@ def test_a_link_that_leaves_the_folder_is_found_and_needs_the_environment_whoeve
     assert outside_links(folder) == ["the link heads/up to ../../precious", f"the link report.html to {precious}"]
     with pytest.raises(RunError, match=r"the link heads/up to .* LABELGAP_TRUST="):
         refuse_links(folder)
-    monkeypatch.setenv(TRUST_VARIABLE, str(folder))
+    monkeypatch.setenv(trust.TRUST_VARIABLE, str(folder))
     refuse_links(folder)
 
 
@@ -136,19 +124,19 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_module_is_not_imported_because_a_run_names_it(module: str) -> None:
-    with pytest.raises(RunError, match=rf"import {module}.*{ALLOWED_VARIABLE}={module}"):
+    with pytest.raises(RunError, match=rf"import {module}.*{trust.ALLOWED_VARIABLE}={module}"):
         find_class(f"{module}:Theirs", dict)
     assert module not in sys.modules
 
 
 @pytest.mark.parametrize("allowed", ["someones_package", "other, someones_package"])
 def test_a_module_that_the_user_allows_is_imported(module: str, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ALLOWED_VARIABLE, allowed)
+    monkeypatch.setenv(trust.ALLOWED_VARIABLE, allowed)
     assert find_class(f"{module}:Theirs", dict).__name__ == "Theirs"
 
 
 def test_a_class_that_the_user_has_used_before_is_imported_in_a_later_process(module: str) -> None:
-    class_path(importlib.import_module(module).Theirs)
+    trust.class_path(importlib.import_module(module).Theirs)
     forget(module)
     assert find_class(f"{module}:Theirs", dict).__name__ == "Theirs"
     forget(module)
@@ -171,16 +159,16 @@ def forget(module: str) -> None:
     ],
 )
 def test_what_cannot_be_used_is_named(module: str, path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ALLOWED_VARIABLE, "someones_package,not_installed")
+    monkeypatch.setenv(trust.ALLOWED_VARIABLE, "someones_package,not_installed")
     with pytest.raises(RunError, match=message):
         find_class(path, dict)
 
 
 def test_class_paths_are_told_from_names_and_found_where_they_were_given() -> None:
     names = ("ll-r", "timm:resnet50", "a.b:C", "C:A", "")
-    assert [name for name in names if is_class_path(name)] == ["a.b:C", "C:A"]
+    assert [name for name in names if trust.is_class_path(name)] == ["a.b:C", "C:A"]
 
     class Local(Thing):
         pass
 
-    assert find_class(f"{__name__}:Thing", Thing) is Thing and find_class(class_path(Local), Thing) is Local
+    assert find_class(f"{__name__}:Thing", Thing) is Thing and find_class(trust.class_path(Local), Thing) is Local

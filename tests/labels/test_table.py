@@ -180,8 +180,9 @@ def test_signed_numbers_of_every_width_are_codes(dtype: str) -> None:
 def test_tensors_lists_single_numbers_and_numbers_without_sign_are_read_too() -> None:
     for dtype in ("bool", "uint8", "uint64"):
         assert as_codes(np.array([1, 0, 1], dtype=dtype)).tolist() == [PRESENT, ABSENT, PRESENT]
-    for options in ({}, {"dtype": torch.bfloat16, "requires_grad": True}):
-        assert as_codes(torch.tensor([[1.0, math.nan]], **options)).tolist() == [[PRESENT, UNKNOWN]]
+    numbers = torch.tensor([[1.0, math.nan]])
+    for each in (numbers, numbers.bfloat16().requires_grad_()):
+        assert as_codes(each).tolist() == [[PRESENT, UNKNOWN]]
     assert as_codes([[True, False]]).tolist() == [[PRESENT, ABSENT]]
     assert as_codes(-1) == UNKNOWN
     assert as_codes([]).shape == (0,)

@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, bootstrap, f1
-from labelgap.metrics.bootstrap import (
-    Interval,
-    average_precision_intervals,
-    bootstrap_intervals,
-    resampled_average_precision,
-)
+from labelgap.metrics.bootstrap import average_precision_intervals, bootstrap_intervals, resampled_average_precision
 
 Matrix = NDArray[np.float64]
 
@@ -61,7 +56,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def reference(
     scores: Matrix, codes: NDArray[np.int8], decisions: NDArray[np.bool_], resamples: int, seed: int
-) -> list[Interval]:
+) -> list[bootstrap.Interval]:
     """Draw images with replacement, measure, and lay 1.96 standard deviations around the measure, as logits."""
     random = np.random.default_rng(seed)
     drawn = []

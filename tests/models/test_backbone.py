@@ -14,35 +14,18 @@ from torch import Tensor, nn
 import labelgap as lg
 import labelgap.models
 import labelgap.models.batch_norm as batch_norm
+from labelgap import models
 from labelgap.core.errors import InputError, RunError, UnknownNameError
-from labelgap.models import (
-    RANDOM_WEIGHTS,
-    Backbone,
-    Classifier,
-    InputSpec,
-    ModuleBackbone,
-    WeightsInfo,
-    as_backbone,
-    backbone_info,
-    backbone_names,
-    check_backbone,
-    class_activation_maps,
-    count_parameters,
-    create_backbone,
-    has_batch_norm,
-    is_pretrained,
-    list_backbones,
-    registry,
-)
+from labelgap.models import Backbone, ModuleBackbone, create_backbone, has_batch_norm, is_pretrained, registry
 from labelgap.models.backbone import IMAGENET_INPUT
 
-SPEC = InputSpec(size=8, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
+SPEC = models.InputSpec(size=8, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 
 
 class Tiny(Backbone):
     """Features are the channels themselves, at half the side."""
 
-    def __init__(self, spec: InputSpec = SPEC, weights: WeightsInfo = RANDOM_WEIGHTS) -> None:
+    def __init__(self, spec: models.InputSpec = SPEC, weights: models.WeightsInfo = models.RANDOM_WEIGHTS) -> None:
         super().__init__(num_features=spec.channels, input_spec=spec, weights=weights)
 
     def feature_maps(self, images: Tensor) -> Tensor:
@@ -83,14 +66,14 @@ def test_features_are_the_average_of_the_maps() -> None:
 
 
 def test_what_a_backbone_states_is_checked_and_told() -> None:
-    backbone = Tiny(weights=WeightsInfo("a drawer", "MIT"))
-    assert (backbone.source, backbone.license, Tiny().source) == ("a drawer", "MIT", RANDOM_WEIGHTS.source)
+    backbone = Tiny(weights=models.WeightsInfo("a drawer", "MIT"))
+    assert (backbone.source, backbone.license, Tiny().source) == ("a drawer", "MIT", models.RANDOM_WEIGHTS.source)
     for size, mean, std in ((8, 1, (0.5,) * 3), (0, 3, (0.5,) * 3), (8, 3, (0.5, 0.5, 0.0))):
         with pytest.raises(InputError):
-            InputSpec(size=size, mean=(0.5,) * mean, std=std)
+            models.InputSpec(size=size, mean=(0.5,) * mean, std=std)
     layer = nn.Linear(4, 2)
     layer.weight.requires_grad_(False)
-    assert count_parameters(layer) == 10
+    assert models.count_parameters(layer) == 10
 
 
 class Returns(nn.Module):
@@ -108,8 +91,8 @@ def test_feature_maps_are_averaged_to_the_features() -> None:
     backbone = ModuleBackbone(network, input_spec=SPEC)
     images = torch.rand(2, 3, 8, 8)
     torch.testing.assert_close(backbone.features(images), network(images).mean(dim=(2, 3)))
-    model = Classifier(backbone, classes=4)
-    maps = class_activation_maps(model, images)
+    model = models.Classifier(backbone, classes=4)
+    maps = models.class_activation_maps(model, images)
     torch.testing.assert_close(maps.mean(dim=(2, 3)) + model.head.bias, model(images))
 
 
@@ -127,7 +110,7 @@ def test_the_input_is_what_the_module_states() -> None:
     assert ModuleBackbone(network).input_spec == IMAGENET_INPUT
     config = {"input_size": (3, 32, 32), "mean": (0.1,) * 3, "std": (0.2,) * 3, "interpolation": "bicubic"}
     network.pretrained_cfg = config  # type: ignore[assignment]
-    assert ModuleBackbone(network).input_spec == InputSpec(32, (0.1,) * 3, (0.2,) * 3, 3, "bicubic")
+    assert ModuleBackbone(network).input_spec == models.InputSpec(32, (0.1,) * 3, (0.2,) * 3, 3, "bicubic")
     network.input_spec = SPEC  # type: ignore[assignment]
     assert ModuleBackbone(network).input_spec == SPEC
 
@@ -189,10 +172,10 @@ def largest(backbone: Backbone) -> float:
 
 @pytest.mark.parametrize("name", OURS)
 def test_the_listed_facts_are_those_of_the_backbone(name: str) -> None:
-    info, backbone = backbone_info(name), create_backbone(name).eval()
+    info, backbone = models.backbone_info(name), create_backbone(name).eval()
     assert backbone.name == name and info.summary
     assert info.input_spec == backbone.input_spec
-    assert info.parameters == count_parameters(backbone)
+    assert info.parameters == models.count_parameters(backbone)
     assert (info.source, info.license) == (backbone.source, backbone.license)
     images = torch.full((2, backbone.input_spec.channels, 64, 64), 128, dtype=torch.uint8)
     with torch.inference_mode():
@@ -201,7 +184,7 @@ def test_the_listed_facts_are_those_of_the_backbone(name: str) -> None:
     assert features.shape == (2, backbone.num_features) and bool(features.isfinite().all())
 
 
-@pytest.mark.parametrize("ask", [create_backbone, check_backbone, is_pretrained, backbone_info])
+@pytest.mark.parametrize("ask", [create_backbone, models.check_backbone, is_pretrained, models.backbone_info])
 def test_an_unknown_name_suggests_the_nearest(ask: Callable[[str], object]) -> None:
     with pytest.raises(UnknownNameError, match=r"no backbone 'eficientnet-lite0'\. Did you mean 'efficientnet-lite0'"):
         ask("eficientnet-lite0")
@@ -215,30 +198,31 @@ def test_a_size_and_a_random_start_are_as_asked() -> None:
     with pytest.raises(InputError, match="pixels a side"):
         create_backbone("small-cnn", size=0)
     backbone = create_backbone("efficientnet-lite0", weights="none")
-    assert backbone.source == RANDOM_WEIGHTS.source and not backbone.reproducible
+    assert backbone.source == models.RANDOM_WEIGHTS.source and not backbone.reproducible
     assert create_backbone("efficientnet-lite0").reproducible
     assert not is_pretrained("efficientnet-lite0", "none") and is_pretrained("efficientnet-lite0", "none.pth")
-    assert [name for name in backbone_names() if not is_pretrained(name)] == ["resnet50-v1", "small-cnn", "tiny-cnn"]
+    untrained = [name for name in models.backbone_names() if not is_pretrained(name)]
+    assert untrained == ["resnet50-v1", "small-cnn", "tiny-cnn"]
 
 
 def test_a_registered_builder_is_created_listed_and_described_by_its_name() -> None:
-    weights = WeightsInfo("a drawer", "MIT")
+    weights = models.WeightsInfo("a drawer", "MIT")
     lg.register_backbone("tiny", tiny, summary="one layer", weights=weights)
     backbone = create_backbone("tiny", size=64)
     assert isinstance(backbone, ModuleBackbone) and backbone.name == "tiny" and backbone.reproducible
     assert (backbone.source, backbone.input_spec.size, backbone.num_features) == ("a drawer", 64, 6)
     assert largest(backbone) == 1.0 and largest(create_backbone("tiny", pretrained=False)) == 0.0
-    assert "tiny" in backbone_names() and is_pretrained("tiny")
+    assert "tiny" in models.backbone_names() and is_pretrained("tiny")
     lg.register_backbone("smallest", lambda: create_backbone("small-cnn"))  # it takes no arguments
     assert create_backbone("smallest").num_features == 128
     state = torch.get_rng_state()
-    info = {row.name: row for row in list_backbones()}["tiny"]
+    info = {row.name: row for row in models.list_backbones()}["tiny"]
     assert torch.equal(torch.get_rng_state(), state)
     assert (info.summary, info.num_features, info.license) == ("one layer", 6, "MIT")
 
 
 def test_a_weight_file_fits_a_registered_backbone(tmp_path: Path) -> None:
-    lg.register_backbone("tiny", tiny, weights=WeightsInfo("a drawer", "MIT"))
+    lg.register_backbone("tiny", tiny, weights=models.WeightsInfo("a drawer", "MIT"))
     state = {name: value + 1 for name, value in tiny().state_dict().items()}
     torch.save(state, tmp_path / "tiny.pth")
     backbone = create_backbone("tiny", weights=tmp_path / "tiny.pth")
@@ -256,7 +240,7 @@ def test_entry_points_of_installed_packages_are_registered(monkeypatch: pytest.M
     found: list[tuple[str, Any]] = [("tiny", tiny), ("small-cnn", tiny)]
     monkeypatch.setattr(registry, "load_plugins", lambda group: found if group == "labelgap.backbones" else [])
     with pytest.warns(UserWarning, match=r"left out: there is a backbone 'small-cnn' already"):
-        check_backbone("tiny")
+        models.check_backbone("tiny")
     assert create_backbone("tiny").num_features == 6
 
 
@@ -286,7 +270,7 @@ class OwnBackbone(Backbone):
 
 def test_a_module_is_a_backbone_that_its_class_path_makes_again() -> None:
     network = OwnNetwork().train()
-    backbone = as_backbone(network)
+    backbone = models.as_backbone(network)
     assert network.training and not backbone.reproducible
     assert (backbone.num_features, backbone.input_spec) == (5, OwnNetwork.input_spec)
     assert backbone.name == f"{OwnNetwork.__module__}:OwnNetwork" and is_pretrained(backbone.name)
@@ -299,16 +283,16 @@ def test_a_module_is_a_backbone_that_its_class_path_makes_again() -> None:
 
 
 def test_a_backbone_object_is_stored_and_named_after_its_class() -> None:
-    own = as_backbone(OwnBackbone(3))
+    own = models.as_backbone(OwnBackbone(3))
     assert own.name.endswith(":OwnBackbone") and not own.reproducible
     with pytest.raises(RunError, match="cannot be made without arguments"):
         create_backbone(own.name)
-    known = as_backbone(create_backbone("efficientnet-lite0"))
+    known = models.as_backbone(create_backbone("efficientnet-lite0"))
     assert known.name == "efficientnet-lite0" and not known.reproducible
 
 
 def test_a_class_must_be_imported_and_be_a_module() -> None:
     for name, message in (("unseen_networks:Network", "import unseen_networks"), ("pathlib:Path", "is not a Module")):
-        for ask in (create_backbone, check_backbone):
+        for ask in (create_backbone, models.check_backbone):
             with pytest.raises(RunError, match=message):
                 ask(name)

@@ -10,16 +10,9 @@ import torch
 from tests.open_clip_models import SIZE, TINY, open_clip_or_skip, save_weights
 from torch import Tensor
 
+from labelgap import models
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models import (
-    Classifier,
-    OpenClipBackbone,
-    backbone_info,
-    check_backbone,
-    create_backbone,
-    is_pretrained,
-    names_address,
-)
+from labelgap.models import backbone_info, check_backbone, create_backbone, is_pretrained, names_address
 from labelgap.models.open_clip import standardize_head, zero_shot_classifier
 
 CLASSES = ["dog", "traffic_light", "T-shirt"]
@@ -62,7 +55,7 @@ def test_features_are_embeddings_at_unit_mean_square(open_clip: Any, model: Any,
 def test_everything_in_it_learns_and_another_size_resizes_the_positions(
     weights: Path, model: Any, images: Tensor
 ) -> None:
-    classifier = Classifier(create_backbone(TINY, weights=weights), classes=3).train()
+    classifier = models.Classifier(create_backbone(TINY, weights=weights), classes=3).train()
     torch.autograd.backward(classifier(images).square().sum())
     assert all(parameter.grad is not None for parameter in classifier.parameters())
     assert len(classifier.backbone.state_dict()) == len(model.visual.state_dict())
@@ -153,7 +146,7 @@ def test_weights_of_a_tag_come_out_of_the_cache_of_the_hub(
 
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
     backbone = create_backbone(f"{TINY}/a_tag").eval()
-    assert isinstance(backbone, OpenClipBackbone) and backbone.reproducible and backbone.name == f"{TINY}/a_tag"
+    assert isinstance(backbone, models.OpenClipBackbone) and backbone.reproducible and backbone.name == f"{TINY}/a_tag"
     assert asked == [("someone/tiny", "open_clip_model.safetensors"), ("someone/tiny", "open_clip_pytorch_model.bin")]
     assert backbone.input_spec.mean == (0.1,) * 3 and backbone.source == "someone/tiny on the Hugging Face hub"
     other = create_backbone(TINY, weights=weights).eval()

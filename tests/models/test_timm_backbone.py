@@ -19,22 +19,9 @@ from safetensors.torch import save_file
 from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
+from labelgap import models
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models import (
-    RANDOM_WEIGHTS,
-    RECOMMENDED_MODELS,
-    Classifier,
-    TimmBackbone,
-    backbone_info,
-    backbone_names,
-    check_backbone,
-    count_parameters,
-    count_timm_models,
-    create_backbone,
-    is_pretrained,
-    list_backbones,
-    pretrained,
-)
+from labelgap.models import TimmBackbone, backbone_info, check_backbone, create_backbone, is_pretrained, pretrained
 from labelgap.models.timm import import_timm
 
 timm: Any = timm_or_skip()
@@ -116,7 +103,7 @@ def test_a_classifier_sends_each_picture_through_once_and_everything_in_it_learn
     backbone: TimmBackbone, images: Tensor, monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     """Nothing may be left without a gradient: data parallelism waits for all of them."""
-    model = Classifier(backbone, classes=3, head=head).eval()
+    model = models.Classifier(backbone, classes=3, head=head).eval()
     for return_features in (False, True):
         with torch.inference_mode(), passes(backbone, monkeypatch) as counted:
             made = model(images, return_features=return_features)
@@ -221,7 +208,7 @@ def test_random_weights_follow_the_seed_and_say_what_they_are() -> None:
         torch.manual_seed(5)
         made.append(create_backbone("timm:test_resnet", pretrained=False))
     assert all(torch.equal(one, other) for one, other in zip(made[0].parameters(), made[1].parameters(), strict=True))
-    assert (made[0].source, made[0].license) == (RANDOM_WEIGHTS.source, RANDOM_WEIGHTS.license)
+    assert (made[0].source, made[0].license) == (models.RANDOM_WEIGHTS.source, models.RANDOM_WEIGHTS.license)
     assert made[0].name == "timm:test_resnet.r160_in1k"
     assert made[0].training
 
@@ -317,8 +304,8 @@ def test_without_timm_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
                 ask(name)
     with pytest.raises(InputError, match=r"pip install 'labelgap\[timm\]'"):
         is_pretrained("timm:resnet18")
-    assert count_timm_models() is None
-    assert is_pretrained("resnet50") and [row.name for row in list_backbones()] == backbone_names()
+    assert models.count_timm_models() is None
+    assert is_pretrained("resnet50") and [row.name for row in models.list_backbones()] == models.backbone_names()
 
 
 def test_the_first_resnet50_takes_the_file_of_the_later_one_and_halves_earlier(tmp_path: Path) -> None:
@@ -326,7 +313,7 @@ def test_the_first_resnet50_takes_the_file_of_the_later_one_and_halves_earlier(t
     later = timm.create_model("resnet50").eval()
     torch.save(later.state_dict(), tmp_path / "resnet50.pth")
     first = create_backbone("resnet50-v1", weights=tmp_path / "resnet50.pth", size=64).eval()
-    assert (count_parameters(first), first.num_features) == (backbone_info("resnet50-v1").parameters, 2048)
+    assert (models.count_parameters(first), first.num_features) == (backbone_info("resnet50-v1").parameters, 2048)
     for stage in (later.layer2, later.layer3, later.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
     images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
@@ -340,8 +327,8 @@ def test_what_is_written_down_is_what_timm_says() -> None:
     assert replace(full, name=short.name, summary=short.summary) == short
     assert backbone_info("timm:convnextv2_atto").license == "CC-BY-NC-4.0, not for commercial use"
     assert backbone_info("timm:vit_small_patch16_dinov3").license == "dinov3-license"
-    assert count_timm_models() == len(timm.list_models())
-    assert set(RECOMMENDED_MODELS) <= set(timm.list_models(pretrained=True))
+    assert models.count_timm_models() == len(timm.list_models())
+    assert set(models.RECOMMENDED_MODELS) <= set(timm.list_models(pretrained=True))
 
 
 constants: Any = pytest.importorskip("huggingface_hub.constants")

@@ -2,16 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.simulated_review import (
-    DecisionOrder,
-    audit_once,
-    informed_order,
-    linear_config,
-    measure_labels,
-    simulate_decisions,
-    simulate_review,
-    train_and_measure,
-)
+from benchmarks import simulated_review
+from benchmarks.simulated_review import linear_config, simulate_decisions, simulate_review, train_and_measure
 from tests.audit.small_runs import write
 
 import labelgap as lg
@@ -29,8 +21,8 @@ def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: 
     truth, observed = data.train.truth, data.train.labels
     assert truth is not None
     unknown = observed.counts().total[2]
-    audit = audit_once(data, CONFIGS[0], CandidateLimits(10**6, 10**6, 1.0), folds=2)
-    orders: tuple[DecisionOrder, ...] = ("fixed", "live", "classifier", "random")
+    audit = simulated_review.audit_once(data, CONFIGS[0], CandidateLimits(10**6, 10**6, 1.0), folds=2)
+    orders: tuple[simulated_review.DecisionOrder, ...] = ("fixed", "live", "classifier", "random")
     decided = {order: simulate_decisions(data, audit, unknown, order, every=40) for order in orders}
     for part in decided.values():
         assert np.array_equal(part.values, truth.codes_at(part.rows, part.columns))
@@ -39,7 +31,9 @@ def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: 
     assert np.array_equal(decided["random"].rows, audit.random.rows)
     area = {order: int(part.found.sum()) for order, part in decided.items()}
     assert area["live"] > area["fixed"] > area["classifier"] and area["fixed"] > area["random"]
-    informed = informed_order(data, audit, linear_config("bce", {}, 0.02, epochs=4, batch_size=16), folds=2)
+    informed = simulated_review.informed_order(
+        data, audit, linear_config("bce", {}, 0.02, epochs=4, batch_size=16), folds=2
+    )
     best = simulate_decisions(data, informed, unknown, "fixed")
     assert best.labels(observed, unknown) == truth and int(best.found.sum()) > area["fixed"]
     again = simulate_decisions(data, audit, 100, "live", every=40)
@@ -47,7 +41,7 @@ def test_orders_decide_the_same_labels_and_the_one_that_learns_finds_most(data: 
     assert decided["live"].labels(observed, 7).counts().total[2] == unknown - 7
     tables = [observed, truth]
     whole = train_and_measure(data, CONFIGS[:1], truth)
-    assert measure_labels(data, tables, CONFIGS[0])[1] == pytest.approx(whole.test, abs=1e-6)
+    assert simulated_review.measure_labels(data, tables, CONFIGS[0])[1] == pytest.approx(whole.test, abs=1e-6)
 
 
 def test_an_audit_finds_more_than_random_order_and_a_full_review_equals_full_labels(data: lg.Dataset) -> None:

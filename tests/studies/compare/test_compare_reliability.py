@@ -144,7 +144,7 @@ def test_names_of_a_foreign_comparison_are_quoted_in_the_command(tmp_path: Path,
     stored = json.loads(json.dumps(written))
     stored["methods"][0]["method"] = "an; rm -rf x"
     stored["metadata"]["backbone"] = "$(touch x)"
-    odd = ({"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}, {"aliases": ["x"]})
+    odd: list[Any] = [{"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}, {"aliases": ["x"]}]
     for options in (stored["metadata"]["recipe"]["options"], *odd):
         stored["metadata"]["recipe"]["options"] = options
         (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")

@@ -503,8 +503,8 @@ def test_networks_in_training_are_stopped_once_whether_all_processes_or_the_firs
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_damaged_or_lost_head_is_trained_again(vectors: str, lost: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("reproduce", "cole-table2", "--data", vectors, "--cells", "an;role", "--seeds", "1")
-    asked += ("--epochs", "1", "--grid", "preset", "--device", "cpu")
+    asked = ["reproduce", "cole-table2", "--data", vectors, "--cells", "an;role", "--seeds", "1"]
+    asked += ["--epochs", "1", "--grid", "preset", "--device", "cpu"]
     assert call(*asked) == 0
     heads = sorted(FOLDER.glob("linear/voc2012/heads/*"))
     weights = {name: values.clone() for name, values in read_tensors(heads[0])[0].items()}
