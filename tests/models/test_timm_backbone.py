@@ -468,24 +468,23 @@ def hub(published: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
     content = published.read_bytes()
 
     class Hub(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.answer(False)
-
-        def do_GET(self) -> None:
-            self.answer(True)
-
-        def answer(self, whole: bool) -> None:
-            requests.append(f"{self.command} {self.path.rpartition('/')[2]}")
-            there = self.path.endswith("model.safetensors")
-            self.send_response(200 if there else 404)
+        def answer(self) -> None:
+            name = self.path.rpartition("/")[2]
+            requests.append(f"{self.command} {name}")
+            body = content if name == "model.safetensors" else b""
+            self.send_response(200 if body else 404)
             self.send_header("X-Repo-Commit", COMMIT)
             self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("Content-Length", str(len(content) if there else 0))
-            if not there:
-                self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("X-Error-Code", "" if body else "EntryNotFound")
             self.end_headers()
-            if whole and there:
-                self.wfile.write(content)
+            self.wfile.write(body if self.command == "GET" else b"")
+
+        def do_GET(self) -> None:
+            self.answer()
+
+        def do_HEAD(self) -> None:
+            self.answer()
 
         def log_message(self, *args: object) -> None: ...
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.cli.conftest import undraw
 from tests.killing import run_forked, start_forked, wait_forked
 from tests.sample_photos import write_small_photos
 from tests.studies.compare.small_features import features
-from tests.waiting import PATIENCE, reserved_port, wait_until
+from tests.waiting import reserved_port, wait_until
 
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
@@ -489,47 +488,31 @@ QUOTED = "s3cret%2F%40word"
 @contextmanager
 def shared_database(place: Path) -> Iterator[str]:
     """Yield the URL of a new, empty database: a file in a folder where there is no PostgreSQL, or no driver of it."""
-    folders = [shutil.which("initdb"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")))]
-    programs = next((Path(each).parent for each in folders if each), None)
-    if programs is None or find_spec("psycopg") is None:
+    programs = [shutil.which("pg_ctl"), *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")))]
+    program = next(filter(None, programs), None)
+    if program is None or find_spec("psycopg") is None:
         yield f"sqlite:///{place / 'shared.sqlite'}"
         return
-    psycopg = import_module("psycopg")
     folder = Path(tempfile.mkdtemp(prefix="labelgap-postgresql-"))
-    user: dict[str, Any] = {}
+    run: dict[str, Any] = {"stdout": subprocess.DEVNULL, "cwd": folder, "check": True}
     if os.getuid() == 0:  # the server refuses to run as root
         account = pwd.getpwnam("nobody")
         os.chown(folder, account.pw_uid, account.pw_gid)
-        user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    secret = folder / "password"
-    secret.write_text(PASSWORD, encoding="utf-8")
-    secret.chmod(0o644)
-    data = folder / "data"
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+        run |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    (folder / "password").write_text(PASSWORD, encoding="utf-8")
+    (folder / "password").chmod(0o644)
+    control = [program, "-D", "data", "-l", "log", "-w", "-m", "fast"]
     try:
-        initialize: list[str | Path] = ["-D", data, "-U", "ann", "-A", "scram-sha-256", f"--pwfile={secret}", "-N"]
-        subprocess.run([programs / "initdb", *initialize], check=True, **quiet, **user)
+        subprocess.run([*control[:3], "initdb", "-o", "-U ann -A scram-sha-256 --pwfile=password -N"], **run)
         with reserved_port() as port:
-            settings = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off", f"unix_socket_directories={folder}"]
-            options = [word for setting in settings for word in ("-c", setting)]
-            server = subprocess.Popen([programs / "postgres", "-D", data, *options], **quiet, **user)
+            options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -c unix_socket_directories={folder}"
+            subprocess.run([*control, "-o", options, "start"], **run)
             try:
-                wait_until(lambda: _accepts(psycopg, port, server))
                 yield f"postgresql://ann:{QUOTED}@127.0.0.1:{port}/postgres"
             finally:
-                server.send_signal(signal.SIGINT)  # the fast shutdown, which waits for no client
-                server.wait(PATIENCE)
+                subprocess.run([*control, "stop"], **run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _accepts(psycopg: Any, port: int, server: subprocess.Popen[bytes]) -> bool:
-    """Whether the server accepts connections."""
-    assert server.poll() is None, "the server has ended"
-    with suppress(psycopg.OperationalError):
-        psycopg.connect(host="127.0.0.1", port=port, user="ann", password=PASSWORD, dbname="postgres").close()
-        return True
-    return False
 
 
 COLE = {"lr": (1e-2, 1e-3, 1e-4, 1e-5), "batch_size": (8, 16)}
