@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +127,19 @@ def check_command(command: str, begins: str) -> list[str]:
     name, subcommand, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
     subcommand.make_context(name, rest, parent=context)
     return words
+
+
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Calls a command that ends with a code, and returns all that it prints: messages, then output."""
+
+    def call_and_read(*arguments: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert call(*arguments) == code, (arguments, capsys.readouterr())
+        said = capsys.readouterr()
+        return said.err + said.out
+
+    return call_and_read

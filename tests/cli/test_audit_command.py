@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.audit.small_runs import train, write
-from tests.cli.conftest import Screen, call
+from tests.cli.conftest import Printed, Screen, call
 
 import labelgap as lg
 from labelgap.review import Review, open_review_folder
@@ -18,38 +18,30 @@ from labelgap.training import features
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     train(Path("runs"), lg.load("features", write(tmp_path)), "an", epochs=1)
-    capsys.readouterr()
     return Path("runs/an")
 
 
-def test_a_damaged_file_is_named(
-    run: Path, screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_is_named(run: Path, screen: Screen, snapshot: SnapshotAssertion, printed: Printed) -> None:
     assert screen("verify", str(run)) == snapshot(name="intact")
     content = bytearray((run / "best.safetensors").read_bytes())
     content[-1] ^= 1
     (run / "best.safetensors").write_bytes(content)
-    assert call("verify", str(run)) == 2
-    assert capsys.readouterr().out.splitlines() == snapshot(name="damaged")
+    assert printed("verify", str(run), code=2).splitlines() == snapshot(name="damaged")
     assert "best.safetensors" in screen.errors(f"predict {run}", "vectors.npz --device cpu")["vectors.npz --device cpu"]
     found = screen.json("verify", str(run), code=2)
     assert (found["kind"], found["intact"], found["path"]) == ("run", False, "runs/an")
     assert [file["name"] for file in found["files"] if file["problem"]] == ["best.safetensors"]
 
 
-def test_accept_and_trust(
-    run: Path, screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_accept_and_trust(run: Path, screen: Screen, snapshot: SnapshotAssertion, printed: Printed) -> None:
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))
     (run / "config.json").write_text(json.dumps(config | {"signature": "0" * 64}), encoding="utf-8")
     assert call("audit", str(run), "--device", "cpu", "--folds", "2") == 2
     assert call("verify", str(run), "--accept") == 0
-    capsys.readouterr()
-    assert call("audit", str(run), "--device", "cpu", "--folds", "2") == 2
-    assert "verify runs/an --trust" in capsys.readouterr().err
+    assert "verify runs/an --trust" in printed("audit", str(run), "--device", "cpu", "--folds", "2", code=2)
     assert screen("verify", str(run), "--trust") == snapshot
     assert call("audit", str(run), "--device", "cpu", "--folds", "2") == 0
 
@@ -83,21 +75,19 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path, screen: Screen, snapsho
 
 
 def test_the_audit_of_several_runs_can_be_reviewed_and_applied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = lg.load("features", write(tmp_path))
     runs = [str(train(tmp_path, data, method).path) for method in ("em", "an")]
     assert call("audit", *runs, "--out", "both", "--split", "train,test", "--device", "cpu") == 0
     assert call("review", "both", "--summary") == 0
-    assert call("review", "both", "--split", "val", "--summary") == 2
-    assert "train, test" in capsys.readouterr().err
+    assert "train, test" in printed("review", "both", "--split", "val", "--summary", code=2)
     review = Review(open_review_folder("both"), "train")
     key, value = review.candidates.key(0), lg.PRESENT
     review.store.append([review.decision(0, value, "request-1", 0)], reviewer="anna", client="window-1")
     review.close()
-    assert call("apply", "both", "--out", "better.csv") == 0
-    assert "1 by review; 1 decision" in capsys.readouterr().out
+    assert "1 by review; 1 decision" in printed("apply", "both", "--out", "better.csv")
     table = lg.LabelTable.from_csv("better.csv")
     assert table.codes_at([table.images.index(key.image)], [table.classes.index(key.class_name)]) == [value]
     assert call("verify", "both") == 0

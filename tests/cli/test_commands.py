@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.audit.small_runs import write
-from tests.cli.conftest import Screen, call, undraw
+from tests.cli.conftest import Printed, Screen, call, undraw
 from tests.killing import start_forked, wait_forked
 from tests.training.untrained_run import make_run
 
@@ -79,9 +79,8 @@ def test_arguments_are_explained(
 
 
 @pytest.mark.parametrize("name", methods())
-def test_a_method_is_described_without_markup_with_all_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("methods", name) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_method_is_described_without_markup_with_all_options(name: str, printed: Printed) -> None:
+    lines = printed("methods", name).splitlines()
     assert not any(mark in line for line in lines for mark in ("``", ":math:", ".. math::", "Args:"))
     options = [number for number, line in enumerate(lines) if line.startswith("  --option ")]
     assert options and all(lines[number + 1].startswith("        ") for number in options)
@@ -115,11 +114,10 @@ def test_the_help_of_every_command_and_wrong_words_import_nothing_heavy() -> Non
 
 
 def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    assert call("train", "--help") == 0
-    output = capsys.readouterr().out
+    output = printed("train", "--help")
     panels = " ".join(line for line in output.splitlines() if line.startswith("╭"))
     names = "Arguments Options Data Published.data.sets Method.and.model Optimization Linear.heads Input.images"
     assert re.search(".*".join(names.split()), panels)
@@ -151,13 +149,11 @@ def test_a_signal_saves_the_run_and_exits_with_its_number(tmp_path: Path, number
     assert set(verify_folder(out).values()) == {"intact"}
 
 
-def test_a_dry_run_says_how_val_is_made_and_writes_no_run(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_how_val_is_made_and_writes_no_run(photos: Path, printed: Printed) -> None:
     Path("tags.csv").write_text("image,present\n" + "".join(f"{number}.jpg,red\n" for number in range(12)))
     words = ("train", "tags.csv", "--images", "photos", "--backbone", "small-cnn", "--dry-run", "--out", "runs/a")
-    assert call(*words, "--protocol", "end-to-end", "--method", "ll-r", "--option", "delta_rel=0.3") == 0
-    said = capsys.readouterr().out
+    said = printed(*words, "--protocol", "end-to-end", "--method", "ll-r", "--option", "delta_rel=0.3")
     assert "of the 12 train" in said and "options            delta_rel=0.3" in said
-    assert call(*words, "--protocol", "linear") == 0
-    said = capsys.readouterr().out
+    said = printed(*words, "--protocol", "linear")
     assert "-fold cross-validation" in said and "options            none" in said
     assert not Path("runs").exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import Screen, call
+from tests.cli.conftest import Printed, Screen, call
 from tests.data.readers.official.test_load_coco import coco
 from tests.data.readers.official.test_load_voc import devkit
 from tests.timm_models import timm_or_skip
@@ -14,10 +14,9 @@ from labelgap.data import describe_datasets
 from labelgap.models import RECOMMENDED_MODELS, list_backbones
 
 
-def test_every_data_set_says_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_data_set_says_where_it_comes_from(printed: Printed) -> None:
     for reader in describe_datasets():
-        assert call("datasets", reader.name) == 0
-        said = capsys.readouterr().out
+        said = printed("datasets", reader.name)
         assert f"source    {reader.layout.source}" in said and "license   " in said and "read it   " in said
         if reader.layout.find is not None:
             assert (
@@ -51,10 +50,9 @@ def test_lists_that_differ_in_length_are_incomplete(
     assert screen("datasets", "voc2012", str(tmp_path), code=2) == snapshot(name="photos")
 
 
-def test_the_list_has_sources_and_licenses(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_has_sources_and_licenses(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert call("backbones") == 0
-    said = capsys.readouterr().out
+    said = printed("backbones")
     for row in list_backbones():
         assert all(value in said for value in (row.name, row.source, row.license))
     assert all(f"--backbone timm:{model} " in said for model in RECOMMENDED_MODELS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import QUICK, Screen, call, check_command, copied_commands
+from tests.cli.conftest import QUICK, Printed, Screen, call, check_command, copied_commands
 from tests.data.readers.official.test_load_voc import devkit
 from tests.sample_photos import write_small_photos
 
@@ -67,10 +67,9 @@ def test_json_is_one_object_on_stdout_and_nothing_else(photos: Path, screen: Scr
     assert found["next"].startswith("labelgap train tags.csv") and found["seconds"] >= 0 and found["report"] is None
 
 
-def test_the_page_is_written_and_said_where(photos: Path, capsys: pytest.CaptureFixture[str], screen: Screen) -> None:
+def test_the_page_is_written_and_said_where(photos: Path, printed: Printed, screen: Screen) -> None:
     options = ("--images", "photos", "--duplicates", "off")
-    assert call("inspect", "tags.csv", *options, "--report") == 0
-    assert re.search(r"^report +tags-inspect\.html$", capsys.readouterr().out, re.M)
+    assert re.search(r"^report +tags-inspect\.html$", printed("inspect", "tags.csv", *options, "--report"), re.M)
     assert "data:image/" in Path("tags-inspect.html").read_text(encoding="utf-8")
     assert screen.json("inspect", "tags.csv", *options, "--out", "other.html", "--no-images")["report"] == "other.html"
     assert "data:image/" not in Path("other.html").read_text(encoding="utf-8")
@@ -85,11 +84,9 @@ def test_hidden_labels_are_shown_as_training_would_see_them(screen: Screen, monk
     assert found["image_word"] == "image"
 
 
-def test_problems_are_the_importers_and_leave_with_two(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_are_the_importers_and_leave_with_two(photos: Path, printed: Printed) -> None:
     Path("photos/3.jpg").unlink()
-    assert call("inspect", "tags.csv", "--images", "photos", "--json") == 2
-    said = capsys.readouterr()
-    assert "3.jpg" in said.err and said.out == "" and "Traceback" not in said.err
+    assert "3.jpg" in printed("inspect", "tags.csv", "--images", "photos", "--json", code=2)
 
 
 def test_what_was_typed_can_be_typed_again() -> None:
@@ -112,7 +109,7 @@ def test_the_estimate_is_for_photos_that_can_be_read(tmp_path: Path, monkeypatch
 def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    printed: Printed,
     screen: Screen,
     snapshot: SnapshotAssertion,
 ) -> None:
@@ -120,8 +117,7 @@ def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
     root = devkit(tmp_path, "2012", {"train": [f"2008_{number:06d}" for number in range(9)], "val": ["2009_000001"]})
     photos = root / "JPEGImages"
     for options, check in (([], "ends"), (["--check-images"], "decoded")):
-        assert call("inspect", str(tmp_path), *options) == 0
-        assert ("--check-images" in capsys.readouterr().out) == (check == "ends")
+        assert ("--check-images" in printed("inspect", str(tmp_path), *options)) == (check == "ends")
         assert screen.json("inspect", str(tmp_path), *options)["image_check"] == check
     (photos / "2009_000001.jpg").write_bytes((photos / "2008_000001.jpg").read_bytes()[:-20])
     (photos / "2008_000003.jpg").write_text("not a photo")
@@ -180,7 +176,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 
 def test_a_broken_table_is_trained_on_after_the_command_that_its_error_names(
-    broken: bytes, screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
+    broken: bytes, screen: Screen, snapshot: SnapshotAssertion, printed: Printed
 ) -> None:
     training = (*QUICK, "--out", "runs/a")
     error = screen("train", "tags.csv", "--images", "my photos", *training, code=2)
@@ -189,8 +185,7 @@ def test_a_broken_table_is_trained_on_after_the_command_that_its_error_names(
     said = screen(*shlex.split(command))
     assert said == snapshot(name="fixed")
     assert Path("tags.csv").read_bytes() == broken
-    assert call(*shlex.split(said.splitlines()[-1].partition("labelgap ")[2]), *training) == 0
-    assert "28 images, 4 classes" in capsys.readouterr().out
+    assert "28 images, 4 classes" in printed(*shlex.split(said.splitlines()[-1].partition("labelgap ")[2]), *training)
     fixed = screen.json(*shlex.split(command), "--force", "--rename", "preson=person")
     assert sorted(fixed["classes"]) == ["cat", "dog", "person"] and fixed["proposals"] == []
     assert {"preson", "person"} <= {word for change in fixed["changes"] for word in change["text"].split("'")}

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import Screen, call
+from tests.cli.conftest import Printed, Screen, call
 from tests.training.untrained_run import CALIBRATION, make_run
 
 from labelgap.inference import export as export_module
@@ -27,15 +27,13 @@ def rows_of(path: str) -> list[dict[str, str]]:
 
 
 def test_a_folder_goes_into_a_csv_and_the_rest_is_said(
-    pets: Path, screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
+    pets: Path, screen: Screen, snapshot: SnapshotAssertion, printed: Printed
 ) -> None:
     assert screen("predict", "runs/a", "photos", "--device", "cpu") == snapshot
     rows = rows_of("predictions.csv")
     assert len(rows) == 12 and rows[0]["image"] == "photos/0.jpg" and "owl" in rows[0]["unsure"].split(";")
-    assert call("inspect", "predictions.csv", "--images", ".", "--duplicates", "off") == 0
-    assert "12 photos, 2 tags" in capsys.readouterr().out
-    assert call("predict", "runs/a", "photos", "--device", "cpu") == 2
-    assert "--force" in capsys.readouterr().err
+    assert "12 photos, 2 tags" in printed("inspect", "predictions.csv", "--images", ".", "--duplicates", "off")
+    assert "--force" in printed("predict", "runs/a", "photos", "--device", "cpu", code=2)
 
 
 def test_data_are_predicted_split_by_split(pets: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
@@ -57,11 +55,10 @@ def test_features_are_predicted_by_runs_on_features(pets: Path, screen: Screen, 
 
 
 def test_images_that_cannot_be_read_are_told_at_the_end(
-    pets: Path, capsys: pytest.CaptureFixture[str], screen: Screen, snapshot: SnapshotAssertion
+    pets: Path, printed: Printed, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:
     Path("photos/3.jpg").write_text("no picture")
-    assert call("predict", "runs/a", "photos", "--layout", "wide", "--device", "cpu") == 0
-    assert "predictions-unreadable.csv" in capsys.readouterr().err
+    assert "predictions-unreadable.csv" in printed("predict", "runs/a", "photos", "--layout", "wide", "--device", "cpu")
     blank = {row["image"]: row["score.cat"] for row in rows_of("predictions.csv")}
     assert blank["photos/3.jpg"] == "" and blank["photos/4.jpg"]
     strict = ("predict", "runs/a", "photos", "--device", "cpu", "--on-bad-image", "error", "--out", "b.csv")

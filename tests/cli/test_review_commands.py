@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import QUICK, Screen, call
+from tests.cli.conftest import QUICK, Printed, Screen, call
 from tests.review.samples import TAGS, make_photos
 from tests.sample_photos import write_small_photos
 
@@ -43,12 +43,11 @@ def decide(folder: str, *said: tuple[str, str, int], by: str = "anna", kind: str
 
 
 @pytest.fixture
-def reviewed(photos: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def reviewed(photos: Path) -> Path:
     """A review of five random photos with four decisions."""
     assert call(*DRAW, "--summary") == 0
     decide("tags-review", ("0.jpg", "dog", PRESENT), ("0.jpg", "owl", ABSENT), ("2.jpg", "owl", UNKNOWN))
     decide("tags-review", ("3.jpg", "cat", PRESENT), by="ben")
-    capsys.readouterr()
     return photos
 
 
@@ -116,7 +115,7 @@ def test_revisions_takes_back_without_deleting(reviewed: Path, screen: Screen, s
     assert "and 2 before" in listed("list", "--limit", "2", "--reviewer", "anna")
 
 
-def test_revisions_of_a_method_are_listed_too(photos: Path, capsys: pytest.CaptureFixture[str], screen: Screen) -> None:
+def test_revisions_of_a_method_are_listed_too(photos: Path, printed: Printed, screen: Screen) -> None:
     data = load_csv("tags.csv", "photos", duplicates="off")
     recipe = {"name": "csv", "path": "tags.csv", "options": {"images": "photos", "duplicates": "off"}, "steps": []}
     names = {"method": "ll-cp", "why": None, "backbone": "small-cnn", "protocol": "linear", "select": "last"}
@@ -127,23 +126,18 @@ def test_revisions_of_a_method_are_listed_too(photos: Path, capsys: pytest.Captu
     made = [Revision(f"{row}.jpg", "owl", PRESENT, "ll-cp", epoch=2) for row in (0, 2, 4)]
     Revisions(made).to_parquet("run/revisions.parquet")
     decide("run", ("0.jpg", "dog", ABSENT))
-    assert call("revisions", "run", "list", "--limit", "2") == 0
-    said = capsys.readouterr().out
+    said = printed("revisions", "run", "list", "--limit", "2")
     assert "no                     dog · 0.jpg" in said and "owl · 4.jpg" in said and "1 before, in rev" in said
     assert [each["source"] for each in screen.json("revisions", "run", "list")] == ["review", "ll-cp", "ll-cp", "ll-cp"]
-    assert call("apply", "run", "--out", "both.csv", "--source", "ll-cp") == 0
-    assert "1 by review, 3 by ll-cp" in capsys.readouterr().out
-    assert call("review", "run", "--random", "2", "--summary") == 0
-    assert "random" not in capsys.readouterr().err
-    assert call("review", "run", "--random", "300", "--out", "all", "--summary") == 0
-    assert "no 300" in capsys.readouterr().err
+    assert "1 by review, 3 by ll-cp" in printed("apply", "run", "--out", "both.csv", "--source", "ll-cp")
+    assert "random" not in printed("review", "run", "--random", "2", "--summary")
+    assert "no 300" in printed("review", "run", "--random", "300", "--out", "all", "--summary")
     assert {*pq.read_table("run-review/candidates.parquet")["split"].to_pylist()} == {"val"}
-    assert call("review", "run") == 2
-    assert "labelgap audit run" in capsys.readouterr().err
+    assert "labelgap audit run" in printed("review", "run", code=2)
 
 
 def test_random_images_of_an_album_give_an_accuracy_out_of_fold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -157,19 +151,16 @@ def test_random_images_of_an_album_give_an_accuracy_out_of_fold(
         assert review.splits() == ["train"] and len(review.image_order) == 20
         made = [review.decision(row, ABSENT, f"request-{row:04d}", 0) for row in range(len(review.candidates))]
         review.store.append(made, reviewer="anna", client="window-1")
-    capsys.readouterr()
-    assert call("evaluate", "runs/a", "runs/a-review", "--resamples", "0", "--device", "cpu") == 0
-    said = capsys.readouterr().out
+    said = printed("evaluate", "runs/a", "runs/a-review", "--resamples", "0", "--device", "cpu")
     assert re.search(r"mAP \d+\.\d+ over 2 of 2 classes", said) and "too high" not in said
     assert "of 20 images" in said
 
 
-def test_candidates_go_to_label_studio_and_back(reviewed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_candidates_go_to_label_studio_and_back(reviewed: Path, printed: Printed) -> None:
     assert call("review", "tags-review", "--export-to", "labelstudio", "--out", "tasks.json") == 0
     assert len(json.loads(Path("tasks.json").read_text())) == 4 and Path("tasks.xml").exists()
     arguments = ("--import-from", "labelstudio", "--in", "tasks.json", "--reviewer", "cleo")
-    assert call("review", "tags-review", *arguments) == 0
-    assert "0 labels, by cleo" in capsys.readouterr().out
+    assert "0 labels, by cleo" in printed("review", "tags-review", *arguments)
 
 
 def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
@@ -189,11 +180,10 @@ def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: S
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
 def test_a_missing_package_is_named_with_the_way_to_get_it(
-    reviewed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
+    reviewed: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in list(sys.modules):
         if name in ("labelgap.review.app", "labelgap.review.security"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    assert call("review", "tags-review", "--no-browser") == 2
-    assert "pip install 'labelgap[review]'" in capsys.readouterr().err
+    assert "pip install 'labelgap[review]'" in printed("review", "tags-review", "--no-browser", code=2)

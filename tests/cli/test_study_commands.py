@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.browsers import CHROMIUM, new_page, start_browser
-from tests.cli.conftest import Screen, call, undraw
+from tests.cli.conftest import Printed, Screen, call, undraw
 from tests.studies.compare.small_features import write
 
 import labelgap as lg
@@ -35,33 +35,29 @@ def test_a_comparison_has_a_report(
     assert call("report", "runs/compare") == 0
 
 
-def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_are_hidden_and_settings_given_as_asked(vectors: Path, printed: Printed) -> None:
     hidden = ("--observe", "annotators,known=0.8,negatives=1", "--label-seed", "3")
     asked = ("--methods", "iu,role", "--option", "role.expected_positives=1.5", "--lr", "1e-2", "--batch-size", "8,32")
-    assert call("compare", "vectors.npz", *hidden, *asked, *QUICK) == 0
+    said = printed("compare", "vectors.npz", *hidden, *asked, *QUICK)
     stored = json.loads((vectors / "runs" / "compare" / "compare.json").read_text(encoding="utf-8"))
     assert [seed["label_seed"] for seed in stored["methods"][0]["seeds"]] == [3, 4]
     rows = {row["method"]: row for row in stored["methods"]}
     assert {rows[name]["lr"] for name in ("iu", "role")} == {0.01} and rows["role"]["settings_tried"] >= 6
     assert {rows[name]["batch_size"] for name in ("iu", "role")} <= {8, 32}
     assert rows["role"]["options"] == {"expected_positives": 1.5}
-    said = capsys.readouterr().out
     assert "--observe positives=annotators,known=0.8,negatives=1 --label-seed 3" in said
     assert "annotators, seed 3" in said and "each of the 2 seeds" in said
     assert Comparison.open("runs/compare").metadata["observe"]["positives"] == "annotators"
 
 
-def test_without_val_the_next_command_trains_what_was_compared(
-    vectors: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_val_the_next_command_trains_what_was_compared(vectors: Path, printed: Printed) -> None:
     with np.load("vectors.npz") as stored:
         kept = {name: stored[name] for name in stored.files if not name.startswith(("val", "test"))}
     kept["train_truth"] = kept["train_observed"]
     np.savez("album.npz", **kept)
-    assert call("compare", "album.npz", "--methods", "ll-r", "--weight-decay", "1e-3,3e-3", *QUICK) == 0
-    said = capsys.readouterr()
-    assert "cross-validation" in said.err and "accuracy" in said.out
-    (command,) = (line.split("next", 1)[1] for line in said.out.splitlines() if line.startswith("next "))
+    said = printed("compare", "album.npz", "--methods", "ll-r", "--weight-decay", "1e-3,3e-3", *QUICK)
+    assert "cross-validation" in said and "accuracy" in said
+    (command,) = (line.split("next", 1)[1] for line in said.splitlines() if line.startswith("next "))
     assert call(*shlex.split(command)[1:], "--device", "cpu") == 0
     row = json.loads(Path("runs/compare/compare.json").read_text(encoding="utf-8"))["methods"][0]
     run = lg.open_run(f"runs/{'an' if row['baseline'] else row['method']}")
@@ -70,25 +66,24 @@ def test_without_val_the_next_command_trains_what_was_compared(
     assert row["seeds"][0]["score"] == pytest.approx(run.metrics["cross_validation"]["compared"][0]["score"], abs=1e-3)
 
 
-def test_values_of_an_option_have_rows_and_shares_columns(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_of_an_option_have_rows_and_shares_columns(vectors: Path, printed: Printed) -> None:
     varied = ("--methods", "an,ll-ct", "--vary", "ll-ct.delta-rel=1,20", "--lr", "1e-2")
-    assert call("compare", "vectors.npz", *varied, *QUICK) == 0
-    assert "ll-ct delta_rel=1 " in capsys.readouterr().out
+    assert "ll-ct delta_rel=1 " in printed("compare", "vectors.npz", *varied, *QUICK)
     page = (vectors / "runs" / "compare" / "report.html").read_text(encoding="utf-8")
     assert "The effect of a setting" in page and "Epoch by epoch" in page
     shares = ("--methods", "an,bce", "--train-share", "1,0.5", "--lr", "1e-2", "--out", "runs/shares")
-    assert call("compare", "vectors.npz", *shares, *QUICK) == 0
-    said = capsys.readouterr()
-    assert "50 %" in said.out and "100 %" in said.out and "seed 1: " in said.err and "Below the line: bce" in said.out
+    said = printed("compare", "vectors.npz", *shares, *QUICK)
+    assert all(each in said for each in ("50 %", "100 %", "seed 1: ", "Below the line: bce"))
     assert "Fewer training images" in (vectors / "runs" / "shares" / "report.html").read_text(encoding="utf-8")
 
 
 def test_what_cannot_run_is_listed_and_optuna_is_named_by_its_extra(
-    vectors: Path, capsys: pytest.CaptureFixture[str], screen: Screen, monkeypatch: pytest.MonkeyPatch
+    vectors: Path, printed: Printed, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert call("compare", "vectors.npz", "--methods", "an", "--backbone", "small-cnn") == 2
-    assert call("compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK) == 0
-    assert "skipped   epr: " in capsys.readouterr().out
+    assert "skipped   epr: " in printed(
+        "compare", "vectors.npz", "--methods", "an,epr", "--option", "epr.expected_positives=99", *QUICK
+    )
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert "labelgap[sweep]" in screen.errors("sweep vectors.npz", "--method ll-r")["--method ll-r"]
 
@@ -136,17 +131,17 @@ TWO_EPOCHS = ("--epochs", "2", "--device", "cpu")
 
 
 def test_a_sweep_ends_with_a_page_and_a_command_that_repeats_the_score_of_the_best_trial(
-    vectors: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, drawn: None
+    vectors: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, drawn: None
 ) -> None:
     searched = ("--search", "lr=1e-4..1e-1:log", "--search", "batch-size=8,16", "--option", "eps=1e-5")
-    assert call("sweep", "vectors.npz", "--method", "em", "--trials", "9", *searched, *TWO_EPOCHS) == 0
-    said, found = capsys.readouterr(), Sweep.open("runs/sweep")
+    said = printed("sweep", "vectors.npz", "--method", "em", "--trials", "9", *searched, *TWO_EPOCHS)
+    found = Sweep.open("runs/sweep")
     assert [each.name for each in found.space] == ["lr", "batch_size", "alpha", "weight_decay", "standardize"]
     assert [trial.number for trial in found.trials] == list(range(1, 10)) and found.auto is not None
-    assert "9 of 9 trials: 9 complete" in said.out
-    assert f"trial {found.ranked[0].number}: score" in said.err
+    assert "9 of 9 trials: 9 complete" in said
+    assert f"trial {found.ranked[0].number}: score" in said
     undraw(monkeypatch)
-    (command,) = (line.split("again", 1)[1] for line in said.out.splitlines() if line.startswith("again "))
+    (command,) = (line.split("again", 1)[1] for line in said.splitlines() if line.startswith("again "))
     assert call(*shlex.split(command)[1:], "--device", "cpu") == 0
     again = lg.open_run("runs/best")
     assert found.best is not None and again.metrics["score"] == found.best.score
