@@ -61,6 +61,6 @@ def test_the_list_has_sources_and_licenses(printed: Printed, monkeypatch: pytest
 def test_one_backbone_is_described_and_wrong_names_are_refused(screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("backbones", "small-cnn") == snapshot(name="small-cnn")
     assert screen.errors("backbones", "resnet51") == snapshot(name="unknown")
+    assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot(name="data sets")
     timm_or_skip()
     assert screen("backbones", "timm:resnet18") == snapshot(name="timm:resnet18")
-    assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot

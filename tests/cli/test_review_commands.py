@@ -130,7 +130,7 @@ def test_revisions_of_a_method_are_listed_too(photos: Path, printed: Printed, sc
     assert "no                     dog · 0.jpg" in said and "owl · 4.jpg" in said and "1 before, in rev" in said
     assert [each["source"] for each in screen.json("revisions", "run", "list")] == ["review", "ll-cp", "ll-cp", "ll-cp"]
     assert "1 by review, 3 by ll-cp" in printed("apply", "run", "--out", "both.csv", "--source", "ll-cp")
-    assert "random" not in printed("review", "run", "--random", "2", "--summary")
+    assert "no 2 " not in printed("review", "run", "--random", "2", "--summary")
     assert "no 300" in printed("review", "run", "--random", "300", "--out", "all", "--summary")
     assert {*pq.read_table("run-review/candidates.parquet")["split"].to_pylist()} == {"val"}
     assert "labelgap audit run" in printed("review", "run", code=2)

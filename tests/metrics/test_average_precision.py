@@ -49,20 +49,22 @@ def reference_of_one(scores: list[float], labels: list[int]) -> float:
     return float(total)
 
 
+def rankings_of(average: str | None, *arrays: Array) -> list[tuple[list[Any], ...]]:
+    """The entries of every ranking: of all, of each image, or of each class."""
+    if average == "micro":
+        return [tuple(array.ravel().tolist() for array in arrays)]
+    parts = zip(*(array if average == "samples" else array.T for array in arrays), strict=True)
+    return [tuple(each.tolist() for each in part) for part in parts]
+
+
 def reference(scores: Array, labels: Array, average: str, empty: str, unknown: str) -> tuple[float, int]:
     """The mean over rankings and how many are counted, one ranking after the other."""
     if unknown == "absent":
         labels = np.array([[ABSENT if label == UNKNOWN else label for label in row] for row in labels])
-    if average == "micro":
-        rankings = [(scores.ravel(), labels.ravel())]
-    elif average == "samples":
-        rankings = list(zip(scores, labels, strict=True))
-    else:
-        rankings = list(zip(scores.T, labels.T, strict=True))
-    values = []
-    for score, label in rankings:
-        if empty == "zero" or (PRESENT in label.tolist() and ABSENT in label.tolist()):
-            values.append(reference_of_one(score.tolist(), label.tolist()))
+    counted = [
+        each for each in rankings_of(average, scores, labels) if empty == "zero" or {PRESENT, ABSENT} <= {*each[1]}
+    ]
+    values = [reference_of_one(score, label) for score, label in counted]
     return (sum(values) / len(values) if values else math.nan), len(values)
 
 

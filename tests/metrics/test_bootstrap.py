@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.metrics.test_average_precision import reference_of_one
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
@@ -18,13 +19,8 @@ Matrix = NDArray[np.float64]
 
 
 def precision_of(scores: Sequence[float], codes: Sequence[int]) -> float | None:
-    """Average precision of one ranking by its definition; None without a present or without an absent entry."""
-    known = [(score, code) for score, code in zip(scores, codes, strict=True) if code != -1]
-    present = [score for score, code in known if code == 1]
-    if not present or len(present) == len(known):
-        return None
-    ratios = [sum(other >= score for other in present) / sum(s >= score for s, _ in known) for score in present]
-    return sum(ratios) / len(ratios)
+    """Average precision of one ranking; None without a present or without an absent entry."""
+    return reference_of_one([*scores], [*codes]) if {0, 1} <= {*codes} else None
 
 
 def measures(scores: Matrix, codes: NDArray[np.int8], decisions: NDArray[np.bool_]) -> list[float | None]:

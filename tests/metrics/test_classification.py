@@ -8,6 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_fscore_support
+from tests.metrics.test_average_precision import rankings_of
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -41,18 +42,9 @@ def reference_of_one(name: str, scores: list[float], labels: list[int], threshol
 def reference(
     name: str, scores: Array, labels: Array, thresholds: Array, average: str, empty: str
 ) -> tuple[float, int]:
-    cuts = np.broadcast_to(thresholds, scores.shape)
-    if average == "micro":
-        parts = [(scores.ravel(), labels.ravel(), cuts.ravel())]
-    elif average == "samples":
-        parts = list(zip(scores, labels, cuts, strict=True))
-    else:
-        parts = list(zip(scores.T, labels.T, cuts.T, strict=True))
-    values = [
-        reference_of_one(name, score.tolist(), label.tolist(), cut.tolist())
-        for score, label, cut in parts
-        if empty == "zero" or {PRESENT, ABSENT} <= set(label.tolist())
-    ]
+    parts = rankings_of(average, scores, labels, np.broadcast_to(thresholds, scores.shape))
+    counted = [each for each in parts if empty == "zero" or {PRESENT, ABSENT} <= {*each[1]}]
+    values = [reference_of_one(name, *each) for each in counted]
     return (sum(values) / len(values) if values else math.nan), len(values)
 
 

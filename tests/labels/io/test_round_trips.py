@@ -193,12 +193,12 @@ def test_a_file_that_is_no_table_is_refused_by_name(file: Path, columns: Any, me
 
 
 def test_what_is_no_parquet_or_outside_of_its_own_list_is_refused(file: Path) -> None:
-    with pytest.raises(InputError, match=r"labels\.parquet does not exist"):
+    with pytest.raises(InputError, match=file.name):
         LabelTable.from_parquet(file)
     file.write_text("image,cat\n")
-    with pytest.raises(InputError, match=r"labels\.parquet cannot be read as Parquet"):
+    with pytest.raises(InputError, match=file.name):
         LabelTable.from_parquet(file)
     columns = pa.table({"image": ["a"], "present": [["dog"]]})
     pq.write_table(columns.replace_schema_metadata({b"labelgap.classes": b'["cat"]'}), file)
-    with pytest.raises(InputError, match="lists the class 'dog', which its own list of classes does not have"):
+    with pytest.raises(InputError, match="'dog'"):
         LabelTable.from_parquet(file)
