@@ -176,9 +176,7 @@ def upward_imports(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize(
     "find", [upward_imports, lambda _, tree: bare_unknowns(tree), lambda _, tree: long_functions(tree)]
 )
-def test_imports_go_down_and_functions_are_short(
-    find: Callable[[Path, ast.AST], Iterator[tuple[int, str]]],
-) -> None:
+def test_imports_go_down_and_functions_are_short(find: Callable[[Path, ast.AST], Iterator[tuple[int, str]]]) -> None:
     problems = [f"{relative(path)}:{line} {what}" for path in sources() for line, what in find(path, parsed(path))]
     assert not problems, report(problems)
 

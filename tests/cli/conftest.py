@@ -52,11 +52,16 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         undraw(monkeypatch)
 
 
-@pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Twelve photos, red or green, and a CSV with gaps, in a folder that is the current one."""
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command runs in an empty folder, and has a cache of its own."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twelve photos, red or green, and a CSV with gaps, in a folder that is the current one."""
     write_color_photos()
     return tmp_path
 
@@ -64,7 +69,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Features with few labels, in a folder that is the current one, and a wide terminal."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "150")
     write(tmp_path / "vectors.npz")
     return tmp_path
@@ -109,7 +113,6 @@ class Screen:
 def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Screen:
     """What commands print, in a folder that is the current one, whatever precision this CPU is fastest in."""
     monkeypatch.setattr(inference, "cpu_precision", lambda: "float32")
-    monkeypatch.chdir(tmp_path)
     return Screen(tmp_path, capsys)
 
 

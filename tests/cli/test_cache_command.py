@@ -31,7 +31,6 @@ def put(cache: Path, name: str, days: float, rows: int = 1000) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("LABELGAP_CACHE_LIMIT", raising=False)
     monkeypatch.setattr(cache_module, "_STARTED", time.time() + 100)

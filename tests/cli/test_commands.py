@@ -69,9 +69,7 @@ def test_of_missing_data_the_nearest_is_named(photos: Path, screen: Screen, snap
     )
 
 
-def test_arguments_are_explained(
-    screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arguments_are_told(screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]) -> None:
     assert screen.errors("", "train digits", "inspect", "trian") == snapshot
     assert call() == 2
     said = capsys.readouterr()
@@ -113,9 +111,7 @@ def test_the_help_of_every_command_and_wrong_words_import_nothing_heavy() -> Non
     assert found.stderr.count("Did you mean 'train'") == 1 and found.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
-    printed: Printed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_options_of_train_are_grouped_and_explained(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     output = printed("train", "--help")
     panels = " ".join(line for line in output.splitlines() if line.startswith("╭"))

@@ -25,8 +25,7 @@ d.jpg,test,0,0
 
 
 @pytest.fixture
-def tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def tags(tmp_path: Path) -> Path:
     Path("photos").mkdir()
     for number, name in enumerate("abcd"):
         Image.effect_noise((40 + 9 * number, 30), 60).save(f"photos/{name}.jpg")

@@ -19,10 +19,8 @@ from labelgap.data import describe_datasets
 
 
 @pytest.fixture
-def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def album(tmp_path: Path) -> Path:
     """Twelve photos and a table as an office program writes it."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     rows = ["Datei;Breite;Hund;hund;Katze"]
     for number in range(12):

@@ -33,9 +33,7 @@ def test_a_folder_is_checked_and_gaps_are_listed(tmp_path: Path, screen: Screen,
     assert screen("datasets", "coco2017", str(root), code=2) == snapshot(name="another")
 
 
-def test_lists_that_differ_in_length_are_incomplete(
-    tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_lists_that_differ_in_length_are_told(tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     root = devkit(tmp_path, "2012", {"train": ["2008_000001", "2008_000002"], "val": ["2009_000001"]})
     main = root / "ImageSets" / "Main"
     for number in range(17):  # the published devkit has 20 classes

@@ -18,10 +18,8 @@ from labelgap.review import Review, open_review_folder
 
 
 @pytest.fixture
-def pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pets(tmp_path: Path) -> Path:
     """A run of cat, dog and owl, and a table that knows cat well, dog hardly, and of owls only presents."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     make_run(Path("runs/a"))
     Path("photos").mkdir()
     random = np.random.default_rng(0)
@@ -91,11 +89,9 @@ QUOTED = "'my runs/it'\"'\"'s first'"
 
 
 @pytest.fixture
-def tagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def tagged(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """DATA whose labels are present or unknown, and its options."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.chdir(tmp_path)
     write_color_photos("my photos", "my tags.csv")
     return ("my tags.csv", "--images", "my photos", "--zeros", "unknown", "--duplicates", "off")
 

@@ -40,7 +40,7 @@ def hostile(photos: Path) -> Path:
     return photos
 
 
-def test_no_command_passes_control_characters_to_the_terminal(
+def test_no_control_character_is_printed(
     hostile: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
@@ -92,11 +92,10 @@ def tamper(path: Path, steps: list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(stored))
 
 
-def test_no_command_executes_the_steps_of_a_run_or_a_review(
+def test_no_step_of_a_recipe_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The data have a method that no recipe may reach."""
-    monkeypatch.chdir(tmp_path)
     for kind in (Dataset, lg.data.Split):
         monkeypatch.setattr(kind, "overwrite", overwrite, raising=False)
     data = lg.load("features", write(tmp_path))

@@ -24,7 +24,6 @@ from labelgap.training.cost import CostEstimate
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Forty photos, a CSV with gaps, and no measuring of the machine."""
-    monkeypatch.chdir(tmp_path)
     inspecting = import_module("labelgap.cli.inspect")
     monkeypatch.setattr(inspecting, "training_time", lambda data: "about 21 min on this machine")
     Path("photos").mkdir()
@@ -48,7 +47,7 @@ def test_one_screen_says_what_was_understood(photos: Path, screen: Screen, snaps
 
 
 @pytest.mark.parametrize("width", [50, 80, 200])
-def test_no_line_is_wider_than_the_terminal_but_commands_so_that_they_can_be_copied(
+def test_no_line_is_wider_than_the_terminal(
     photos: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
@@ -126,9 +125,7 @@ def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
     assert screen.errors("inspect", ".", ". --check-images", "digits --check-images") == snapshot(name="missing")
 
 
-def test_two_spellings_of_a_tag_are_noted_also_beside_problems(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_two_spellings_of_a_tag_are_noted(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     table = Path("lists.csv")
     table.write_text("image,present\n" + "".join(f"{row}.jpg,{'Dog' if row == 3 else 'dog'}\n" for row in range(9)))
     command = ("inspect", "lists.csv", "--images", "photos")
@@ -152,10 +149,8 @@ SPOILED = [
 
 
 @pytest.fixture
-def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+def broken() -> bytes:
     """Thirty photos, one of them twice, and a table with every kind of problem; the bytes of the table."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     folder = Path("my photos")
     write_small_photos(folder)
     (folder / "29.jpg").write_bytes((folder / "01.jpg").read_bytes())
@@ -175,9 +170,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     return Path("tags.csv").read_bytes()
 
 
-def test_a_broken_table_is_trained_on_after_the_command_that_its_error_names(
-    broken: bytes, screen: Screen, snapshot: SnapshotAssertion, printed: Printed
-) -> None:
+def test_a_broken_table_is_mended(broken: bytes, screen: Screen, snapshot: SnapshotAssertion, printed: Printed) -> None:
     training = (*QUICK, "--out", "runs/a")
     error = screen("train", "tags.csv", "--images", "my photos", *training, code=2)
     assert error == snapshot(name="error")
@@ -192,8 +185,7 @@ def test_a_broken_table_is_trained_on_after_the_command_that_its_error_names(
 
 
 @pytest.fixture
-def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def album() -> Path:
     write_small_photos(Path("album"), 25)
     return Path("album")
 

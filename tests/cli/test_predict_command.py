@@ -26,9 +26,7 @@ def rows_of(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_folder_goes_into_a_csv_and_the_rest_is_said(
-    pets: Path, screen: Screen, snapshot: SnapshotAssertion, printed: Printed
-) -> None:
+def test_a_folder_goes_into_a_csv(pets: Path, screen: Screen, snapshot: SnapshotAssertion, printed: Printed) -> None:
     assert screen("predict", "runs/a", "photos", "--device", "cpu") == snapshot
     rows = rows_of("predictions.csv")
     assert len(rows) == 12 and rows[0]["image"] == "photos/0.jpg" and "owl" in rows[0]["unsure"].split(";")
@@ -54,9 +52,7 @@ def test_features_are_predicted_by_runs_on_features(pets: Path, screen: Screen, 
     assert "images" in screen.errors("predict runs/features", "photos --out b.csv")["photos --out b.csv"]
 
 
-def test_images_that_cannot_be_read_are_told_at_the_end(
-    pets: Path, printed: Printed, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_unreadable_images_are_told(pets: Path, printed: Printed, screen: Screen, snapshot: SnapshotAssertion) -> None:
     Path("photos/3.jpg").write_text("no picture")
     assert "predictions-unreadable.csv" in printed("predict", "runs/a", "photos", "--layout", "wide", "--device", "cpu")
     blank = {row["image"]: row["score.cat"] for row in rows_of("predictions.csv")}
@@ -71,9 +67,8 @@ def test_what_cannot_be_done_is_said(pets: Path, screen: Screen, snapshot: Snaps
 
 
 def test_what_is_exported_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion
+    monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     make_run(Path("runs/a"), backbone="features", width=5)
     make_run(Path("runs/open"), backbone="features", finished=False)
     assert screen("export", "runs/a", "--onnx", "model.onnx") == snapshot(name="checked")

@@ -24,9 +24,7 @@ from labelgap.training.config import RunConfig, write_config
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+def photos(tmp_path: Path) -> Path:
     make_photos(tmp_path)
     return tmp_path
 
@@ -70,9 +68,7 @@ def test_a_report_says_what_was_decided_since(photos: Path, screen: Screen, snap
     assert "note      my runs/a/review.sqlite" in screen("report", "my runs/a")
 
 
-def test_the_summary_tells_agreement_and_what_to_settle(
-    reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_the_summary_tells_agreement(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     decide("tags-review", ("0.jpg", "dog", PRESENT), ("0.jpg", "owl", PRESENT), by="ben", kind=SECOND)
     decide("tags-review", ("3.jpg", "cat", UNKNOWN), by="anna", kind=SECOND)
     assert screen("review", "tags-review", "--summary") == snapshot
@@ -136,11 +132,7 @@ def test_revisions_of_a_method_are_listed_too(photos: Path, printed: Printed, sc
     assert "labelgap audit run" in printed("review", "run", code=2)
 
 
-def test_random_images_of_an_album_give_an_accuracy_out_of_fold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
-) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+def test_random_images_give_an_accuracy_out_of_fold(printed: Printed) -> None:
     write_small_photos(Path("photos"), 24)
     rows = (f"{number:02d}.jpg,{'red' if number % 2 else 'green'}" for number in range(24))
     Path("tags.csv").write_text("image,present\n" + "\n".join(rows) + "\n")
@@ -179,7 +171,7 @@ def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: S
 
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
-def test_a_missing_package_is_named_with_the_way_to_get_it(
+def test_a_missing_package_is_named(
     reviewed: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in list(sys.modules):

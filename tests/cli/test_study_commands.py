@@ -100,10 +100,7 @@ def test_a_mistake_is_one_message_before_data_are_read(screen: Screen, snapshot:
     assert found == snapshot
 
 
-def test_features_are_measured_with_all_known_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion, drawn: None
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_features_are_measured_with_all_known_labels(screen: Screen, snapshot: SnapshotAssertion, drawn: None) -> None:
     write(Path("vectors.npz"))
     everything = ("--observe", "positives=all,negatives=all", "--device", "cpu")
     assert screen("linear-eval", "vectors.npz", "--device", "cpu", code=2) == snapshot(name="labels are missing")

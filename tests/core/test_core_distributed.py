@@ -102,7 +102,7 @@ def whole_batch(name: str, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shards", SHARDS)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_process_has_the_loss_of_the_whole_batch_and_the_mean_gradient_is_that_of_one(
+def test_every_process_has_the_loss_and_mean_gradient_of_one(
     found: list[dict[str, Any]], shards: str, loss: str
 ) -> None:
     features, weights = batch(sum(SHARDS[shards]))

@@ -56,7 +56,7 @@ def test_a_changed_document_is_not_trusted_until_it_is_signed(document: Path, ch
     assert is_trusted(document)
 
 
-def test_a_folder_named_in_the_environment_is_trusted(
+def test_a_folder_of_the_environment_is_trusted(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(document, lr=1)
@@ -66,9 +66,7 @@ def test_a_folder_named_in_the_environment_is_trusted(
     assert not is_trusted(document)
 
 
-def test_a_link_that_leaves_the_folder_is_found_and_needs_the_environment_whoever_signed_the_folder(
-    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_out_needs_the_environment(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = document.parent
     (folder / "inside").symlink_to("config.json")
     refuse_links(folder)

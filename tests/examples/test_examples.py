@@ -91,7 +91,7 @@ def test_the_notebook_is_what_the_script_says() -> None:
     assert SCRIPT.with_suffix(".ipynb").read_text(encoding="utf-8") == made, "run: python examples/make_notebook.py"
 
 
-def test_the_cells_of_the_notebook_run_in_order_on_ones_own_photos_and_once_more(
+def test_the_notebook_runs_twice(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cells = json.loads(SCRIPT.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
@@ -116,9 +116,7 @@ def test_photos_that_are_not_there_are_one_message(photos: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_the_script_makes_its_own_album(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_makes_an_album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "argv", [str(SCRIPT)])
     monkeypatch.setattr(lg, "fit", partial(lg.fit, backbone="efficientnet-lite0"))  # faster than the default

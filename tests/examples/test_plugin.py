@@ -53,7 +53,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "packages"
 
 
-def test_the_commands_know_train_reopen_audit_and_export_what_a_plug_in_brings(
+def test_the_commands_take_what_a_plug_in_brings(
     installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = "train stripes --method weighted-negative --option weight=0.2 --backbone stripe-net --device cpu --out a"

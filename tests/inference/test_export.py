@@ -175,9 +175,7 @@ def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, m
     assert not ghostscript.started
 
 
-def test_the_script_predicts_like_the_run(
-    run: Run, exported: ExportedFiles, photos: list[Path], tmp_path: Path
-) -> None:
+def test_the_script_is_like_the_run(run: Run, exported: ExportedFiles, photos: list[Path], tmp_path: Path) -> None:
     check_script(run, exported, photos)
     run = make_run(tmp_path / "run", calibration=CALIBRATION, transform="crop", **NETWORK)  # else the same network
     preprocess = export_module._preprocess(run, export_module._Graph(run.model))
@@ -203,7 +201,7 @@ def test_damaged_files_and_missing_packages_are_one_message(exported: ExportedFi
         assert done.returncode == 1 and remedy in done.stderr and "Traceback" not in done.stderr
 
 
-def test_existing_files_are_not_replaced_and_a_missing_package_is_named(
+def test_files_are_not_replaced_and_packages_are_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match=r"must end in \.onnx"):

@@ -33,7 +33,7 @@ def run_and_split(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Split]
     return run, data.train
 
 
-def test_the_maximum_is_mapped_back_to_the_image_and_hit_rates_are_averaged_over_classes(
+def test_the_maximum_is_mapped_back_and_hit_rates_are_averaged(
     run_and_split: tuple[Run, Split], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, split = run_and_split

@@ -211,7 +211,7 @@ def test_several_sources_follow_each_other(run: Run, images: ArrayImages, tmp_pa
 
 
 @pytest.mark.parametrize(("protocol", "precision"), [("linear", "float32"), ("linear", "bf16"), ("end-to-end", "bf16")])
-def test_evaluate_and_predict_score_an_image_alike_in_one_precision(
+def test_evaluate_and_predict_score_alike(
     tmp_path: Path, protocol: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "cpu_precision", lambda: "bfloat16")

@@ -78,9 +78,7 @@ FRACTIONS = st.sampled_from([0, 0.07, 0.1, 0.25, 0.29, 0.35, 0.5, 2 / 3, 0.9, 0.
 
 @FEW
 @given(FRACTIONS, st.integers(0, 30), st.integers(0, 3), st.booleans())
-def test_drop_hides_the_rounded_share_of_all_or_each_class(
-    fraction: float, rows: int, seed: int, per_class: bool
-) -> None:
+def test_drop_hides_the_rounded_share_of_each(fraction: float, rows: int, seed: int, per_class: bool) -> None:
     dense = some_codes(rows, 5, seed)
     dropped = LabelTable.from_dense(dense).drop(fraction, seed, per_class=per_class).to_dense()
     for known, left in [*zip(dense.T, dropped.T, strict=True)] if per_class else [(dense, dropped)]:

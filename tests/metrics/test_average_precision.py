@@ -142,9 +142,7 @@ quickly = settings(max_examples=25, deadline=None)
 
 @quickly
 @given(tables)
-def test_any_table_gives_what_the_formula_says_however_it_is_scaled(
-    table: tuple[list[list[int]], list[list[int]]],
-) -> None:
+def test_any_table_gives_what_the_formula_says(table: tuple[list[list[int]], list[list[int]]]) -> None:
     scores, labels = np.array(table[0], dtype=np.float64), np.array(table[1], dtype=np.int8)
     for average, empty, unknown in itertools.product(ALL_AVERAGES, get_args(Empty), get_args(Unknown)):
         found = average_precision(scores, labels, average, empty, unknown, return_counted=True)
@@ -265,9 +263,7 @@ def test_ranking_on_a_device_is_ranking() -> None:
 
 @pytest.mark.parametrize("average", ["macro", "samples", "micro", None])
 @pytest.mark.parametrize("unknown", ["ignore", "absent"])
-def test_tensors_are_measured_as_arrays(
-    average: Average | None, unknown: Unknown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensors_equal_arrays(average: Average | None, unknown: Unknown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RANKINGS, "DEVICE_ENTRIES_AT_ONCE", 90)
     random = np.random.default_rng(9)
     scores = random.integers(-12, 12, (30, 7)) / 12

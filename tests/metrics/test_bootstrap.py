@@ -87,7 +87,7 @@ def test_every_interval_is_that_of_the_loop(batch: tuple[Matrix, NDArray[np.int8
     np.testing.assert_allclose(np.array(mine, dtype=np.float64), np.array(expected), atol=1e-6)
 
 
-def test_resamples_in_pieces_are_the_same(
+def test_pieces_are_the_same(
     batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = bootstrap_intervals(*batch, resamples=50)
@@ -98,9 +98,7 @@ def test_resamples_in_pieces_are_the_same(
     assert bootstrap_intervals(*batch).resamples == 100, "much work is bounded"
 
 
-def test_an_interval_holds_the_measure(
-    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]],
-) -> None:
+def test_an_interval_holds_the_measure(batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]) -> None:
     scores, codes, decisions = batch
     found = bootstrap_intervals(scores, LabelTable.from_dense(codes), decisions)
     assert found == bootstrap_intervals(scores, codes, decisions)

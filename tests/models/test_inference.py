@@ -41,9 +41,7 @@ def test_folded_batch_norms_give_the_same_feature_maps(backbone: EfficientNetLit
 
 @torch.no_grad()
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_16_bits_change_features_little(
-    backbone: EfficientNetLite, images: Tensor, precision: inference.Precision
-) -> None:
+def test_16_bits_change_little(backbone: EfficientNetLite, images: Tensor, precision: inference.Precision) -> None:
     expected = backbone.features(images[:1, :, :33, :33])
     found = FoldedEfficientNet(backbone, precision).features(images[:1, :, :33, :33])
     assert found.dtype == torch.float32

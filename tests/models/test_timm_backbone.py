@@ -83,9 +83,7 @@ def passes(backbone: TimmBackbone, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield counted
 
 
-def test_features_are_what_timms_own_classifier_reads_and_come_with_the_maps_out_of_one_pass(
-    backbone: TimmBackbone, images: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_are_timms_own(backbone: TimmBackbone, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model, (width, side) = of_timm(backbone), MODELS[backbone.name.removeprefix("timm:").partition(".")[0]]
     with torch.inference_mode(), passes(backbone, monkeypatch) as counted:
         expected = model.forward_head(model.forward_features(images), pre_logits=True)
@@ -429,9 +427,7 @@ class Surprise:
         return (Path("ran").touch, ())
 
 
-def test_a_file_in_torchs_cache_is_found_too_and_a_pickle_is_not_run(
-    asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchs_cache_is_read_too(asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(4)
     model = timm.create_model("legacy_seresnet18")
@@ -450,9 +446,7 @@ def test_a_file_in_torchs_cache_is_found_too_and_a_pickle_is_not_run(
 @pytest.mark.parametrize(
     "name", ["hf-hub:somebody/model", "hf_hub:somebody/model", "local-dir:folder", "local-dir:a.b"]
 )
-def test_a_name_that_holds_an_address_or_a_folder_is_no_backbone(
-    name: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_address_is_a_backbone(name: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder").mkdir()
     Path("folder/config.json").write_text('{"architecture": "resnet18"}')

@@ -78,7 +78,7 @@ SIZES = (8, 8, 8)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_two_processes_train_in_order(
+def test_two_processes_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "METHODS", ("ll-r",))
@@ -115,9 +115,7 @@ def expected_found(run: Run) -> FoundLabels:
 
 
 @pytest.mark.parametrize("steps", [3, 0])
-def test_ctrl_c_ends_the_study_with_what_has_an_epoch(
-    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_keeps_what_has_an_epoch(steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reporter, "move_to", Mock(side_effect=[*[None] * steps, *[KeyboardInterrupt] * 9]))
     asked = partial(run_demo, tmp_path / "demo", epochs=2, device="cpu", processes=1, sizes=SIZES)
     if not steps:

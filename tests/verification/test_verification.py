@@ -86,9 +86,7 @@ def test_without_digests_each_file_is_still_read_and_no_mutation_is_another_erro
         path.write_bytes(content)
 
 
-def test_a_damaged_manifest_and_changed_files_are_accepted_but_not_the_weights_of_another_network(
-    run: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_manifest_and_changed_files_are_accepted_but_not_other_weights(run: Path, tmp_path: Path) -> None:
     manifest = json.loads((run / MANIFEST_FILE).read_text())
     del manifest["files"]["best.safetensors"]
     (run / MANIFEST_FILE).write_text(json.dumps(manifest))

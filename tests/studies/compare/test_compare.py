@@ -288,9 +288,7 @@ def test_settings_are_searched_on_val_as_fit_searches_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
-def test_a_grid_is_extended_at_its_edge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
-) -> None:
+def test_a_grid_is_extended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]) -> None:
     monkeypatch.setattr("labelgap.training.auto.STRENGTHS", (300.0, 3000.0))
     made = run_default(features(splits=splits), ["an"], tmp_path / "c", seeds=1)
     decays = {trial["weight_decay"] for trial in made.trials}
@@ -315,9 +313,7 @@ def test_a_choice_at_the_edge_is_told_everywhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("splits", [("val", "test"), ("test",)], ids=["val", "folds"])
-def test_the_baseline_is_that_of_scikit_learn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
-) -> None:
+def test_the_baseline_is_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]) -> None:
     heads: list[tuple[HeadPlan, StoredHead]] = []
     real = vars(compare_heads)["_write"]
 

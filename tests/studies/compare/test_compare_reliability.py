@@ -69,9 +69,7 @@ def test_of_two_comparisons_into_one_folder_one_is_refused_and_names_the_other(t
     assert results(tmp_path / "c") == results(tmp_path / "whole") and not (tmp_path / "c" / LOCK_FILE).exists()
 
 
-def test_a_damaged_head_or_one_of_another_plan_is_trained_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_head_or_another_one_is_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "c")
     whole = results(tmp_path / "c")
     first, second, *_ = sorted((tmp_path / "c" / "heads").iterdir())
@@ -119,9 +117,7 @@ def test_a_damaged_compare_json_is_a_run_error_or_can_be_shown(tmp_path: Path, w
         (("code",), "os.system"),
     ],
 )
-def test_values_of_no_comparison_are_refused(
-    tmp_path: Path, written: dict[str, Any], keys: tuple[Any, ...], value: Any
-) -> None:
+def test_other_values_are_refused(tmp_path: Path, written: dict[str, Any], keys: tuple[Any, ...], value: Any) -> None:
     stored = json.loads(json.dumps(written))
     place = stored
     for key in keys[:-1]:

@@ -144,9 +144,7 @@ def test_the_command_prints_both_numbers_and_writes_a_report(vectors: str, capsy
     assert "kim-table4" in capsys.readouterr().out
 
 
-def test_what_cannot_be_used_is_refused_at_once(
-    vectors: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_is_refused_at_once(vectors: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = arrays()
     np.savez("untested.npz", **{name: stored[name] for name in stored if "test" not in name})  # type: ignore[arg-type]
     stored["train_truth"] = stored["train_truth"].copy()
@@ -292,9 +290,7 @@ def test_a_dry_run_tells_the_cost_and_names_the_weights_that_are_missing(
     assert not Path("runs/reproduce").exists(), "nothing is trained that cannot be finished"
 
 
-def test_val_chooses_and_a_stopped_study_resumes(
-    photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_val_chooses_and_stops_resume(photos: str, trained: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {**QUICK, **NETWORK, "cells": ["an/end-to-end:voc2012"]}
     fit = vars(jobs)["fit"]
 

@@ -85,9 +85,7 @@ def keys(sweep: Sweep) -> list[str]:
     return sorted(json.dumps(trial.values, sort_keys=True) for trial in sweep.trials)
 
 
-def test_the_best_trial_is_a_run_and_each_is_what_fit_makes_of_it(
-    finished: Sweep, data: Dataset, tmp_path: Path
-) -> None:
+def test_the_best_trial_is_a_run_and_all_are_as_by_fit(finished: Sweep, data: Dataset, tmp_path: Path) -> None:
     best, run = finished.best, finished.best_run()
     assert finished.trials[0].values["lr"] == 1e-3  # what ``fit`` uses, as far as the space has it
     assert best is not None and run is not None and finished.finished and len(finished.trials) == 12
@@ -155,9 +153,7 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     assert more.best_run() is not None and describe_progress(more) == "15 of 15 trials: 15 complete"
 
 
-def test_a_process_that_ends_last_keeps_the_result(
-    finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_ends_last_is_late(finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = Sweep.open(finished.path)
     stale = replace(stored, trials=(*stored.trials[:-1], replace(stored.trials[-1], state="running")))
     monkeypatch.setattr(runner, "_run_trials", Mock(return_value=replace(stale, retrained_score=None)))
@@ -175,9 +171,7 @@ def test_test_labels_change_nothing_but_what_is_measured_at_the_end(finished: Sw
     assert plan_sweep(relabeled, request, SEARCH, CPU, print).study_name != finished.study
 
 
-def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated(
-    tmp_path: Path,
-) -> None:
+def test_no_point_of_a_small_space_is_tried_twice_and_a_lost_one_is_repeated(tmp_path: Path) -> None:
     with quiet_optuna(), open_storage(None, tmp_path) as storage:
         study = optuna.create_study(storage=storage, direction="maximize")
         queue = TrialQueue(study, paper_space("an"), 40)
@@ -424,9 +418,7 @@ def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(tmp_path: 
 
 
 @pytest.mark.usefixtures("instant_auto")
-def test_without_val_a_network_holds_images_out_and_heads_of_several_sizes_are_cross_validated(
-    tmp_path: Path,
-) -> None:
+def test_without_val_a_network_holds_images_out_and_heads_of_several_sizes_are_cross_validated(tmp_path: Path) -> None:
     write_small_photos(tmp_path / "photos", 40)
     rows = [f"{number:02d}.jpg,{number % 2},{number % 3 // 2}" for number in range(40)]
     (tmp_path / "tags.csv").write_text("\n".join(["image,odd,third", *rows]))
