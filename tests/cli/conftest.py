@@ -121,14 +121,20 @@ def copied_commands(text: str) -> list[str]:
     return re.findall(r"^\w* *(labelgap (?:review|evaluate|apply) .*)$", text, re.M)
 
 
+def parse_command(words: list[str]) -> None:
+    """Let the parser of the program take a command: its name, options and the types of their values."""
+    group: Any = typer.main.get_command(make_app())
+    context, rest = group.make_context("labelgap", list(words)), words
+    while hasattr(group, "commands") and rest and not rest[0].startswith("-"):
+        name, group, rest = group.resolve_command(context, rest)
+        context = group.make_context(name, list(rest), parent=context)
+
+
 def check_command(command: str, begins: str) -> list[str]:
     """Check how a command begins and that the command line takes all of it; return its words."""
     assert command.startswith(f"labelgap {begins}"), command
     words = shlex.split(command)[1:]
-    group = typer.main.get_command(make_app())
-    context = group.make_context("labelgap", list(words))
-    name, subcommand, rest = group.resolve_command(context, words)  # type: ignore[attr-defined]
-    subcommand.make_context(name, rest, parent=context)
+    parse_command(words)
     return words
 
 

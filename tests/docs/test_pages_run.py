@@ -10,7 +10,6 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 import typer
 from docs.builder.commands import command_pages
 from docs.builder.methods import method_pages
-from tests.cli.conftest import call, undraw
+from tests.cli.conftest import call, parse_command, undraw
 from tests.docs.blocks import PROJECT, Block, blocks_of, commands_of, pages
 
 import labelgap as lg
@@ -217,27 +216,17 @@ WRITTEN = {"predict_onnx.py"}
 """Scripts that labelgap writes."""
 FOREIGN = {"psycopg[binary]"}
 GENERATED = {**command_pages(), **method_pages()}
+COMMANDS: dict[str, Any] = vars(typer.main.get_command(make_app()))["commands"]
 BLOCKS = [
     *(block for path in pages() for block in blocks_of(path.read_text("utf-8"), path.relative_to(PROJECT).as_posix())),
     *(block for name, text in GENERATED.items() for block in blocks_of(text, name)),
 ]
 
 
-@cache
-def command_line() -> Any:
-    return typer.main.get_command(make_app())
-
-
 def parse(words: list[str]) -> None:
     """Let the parser of the program take a command: its name, options and the types of their values."""
-    group = command_line()
-    context = group.make_context("labelgap", list(words), resilient_parsing=words in (["--version"], ["--help"]))
-    if words[0].startswith("--"):
-        return
-    rest = words
-    while hasattr(group, "commands") and rest and not rest[0].startswith("-"):
-        name, group, rest = group.resolve_command(context, rest)
-        context = group.make_context(name, list(rest), parent=context, resilient_parsing=False)
+    if not words[0].startswith("--"):
+        parse_command(words)
     for option, value in pairwise(words):
         if option in ("--method", "--methods"):
             unknown = set(value.split(",")) - {*lg.methods(), "auto", "all", "soft-negative"}
@@ -298,7 +287,7 @@ def test_commands_in_sentences_are_taken_by_the_program_as_far_as_they_are_writt
         text = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         for command in re.findall(r"`labelgap ([a-z-]+[^`…]*)`", text):
             words = shlex.split(command)
-            known = command_line().commands.get(words[0])
+            known = COMMANDS.get(words[0])
             options = {name for each in getattr(known, "params", ()) for name in (*each.opts, *each.secondary_opts)}
             for subcommand in getattr(known, "commands", {}).values():
                 options |= {name for each in subcommand.params for name in each.opts}

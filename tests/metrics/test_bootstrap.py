@@ -16,6 +16,7 @@ from labelgap.metrics import average_precision, bootstrap, f1
 from labelgap.metrics.bootstrap import average_precision_intervals, bootstrap_intervals, resampled_average_precision
 
 Matrix = NDArray[np.float64]
+Batch = tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]
 
 
 def precision_of(scores: Sequence[float], codes: Sequence[int]) -> float | None:
@@ -50,10 +51,9 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def reference(
-    scores: Matrix, codes: NDArray[np.int8], decisions: NDArray[np.bool_], resamples: int, seed: int
-) -> list[bootstrap.Interval]:
+def reference(batch: Batch, resamples: int, seed: int) -> list[bootstrap.Interval]:
     """Draw images with replacement, measure, and lay 1.96 standard deviations around the measure, as logits."""
+    scores, codes, decisions = batch
     random = np.random.default_rng(seed)
     drawn = []
     for _ in range(resamples):
@@ -69,7 +69,7 @@ def reference(
 
 
 @pytest.fixture
-def batch() -> tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]:
+def batch() -> Batch:
     """Forty images of three classes, with ties and with unknown labels."""
     random = np.random.default_rng(3)
     codes = (random.random((40, 3)) < 0.4).astype(np.int8)
@@ -78,18 +78,15 @@ def batch() -> tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]:
     return scores, codes, scores > 0.5
 
 
-def test_every_interval_is_that_of_the_loop(batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]) -> None:
-    scores, codes, decisions = batch
-    found = bootstrap_intervals(scores, codes, decisions, resamples=30, seed=5)
-    expected = reference(scores, codes, decisions, resamples=30, seed=5)
+def test_every_interval_is_that_of_the_loop(batch: Batch) -> None:
+    found = bootstrap_intervals(*batch, resamples=30, seed=5)
+    expected = reference(batch, resamples=30, seed=5)
     mine = [*found.average_precision, found.map, found.map_samples, found.f1_micro, found.f1_macro]
     assert None not in mine
     np.testing.assert_allclose(np.array(mine, dtype=np.float64), np.array(expected), atol=1e-6)
 
 
-def test_pieces_are_the_same(
-    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_are_the_same(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bootstrap_intervals(*batch, resamples=50)
     monkeypatch.setattr(bootstrap, "_MAX_DRAWN", 7 * 40)
     in_pieces = bootstrap_intervals(*batch, resamples=50)
@@ -98,7 +95,7 @@ def test_pieces_are_the_same(
     assert bootstrap_intervals(*batch).resamples == 100, "much work is bounded"
 
 
-def test_an_interval_holds_the_measure(batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]) -> None:
+def test_an_interval_holds_the_measure(batch: Batch) -> None:
     scores, codes, decisions = batch
     found = bootstrap_intervals(scores, LabelTable.from_dense(codes), decisions)
     assert found == bootstrap_intervals(scores, codes, decisions)

@@ -153,7 +153,7 @@ def test_the_same_command_again_trains_nothing_and_more_trials_only_those(
     assert more.best_run() is not None and describe_progress(more) == "15 of 15 trials: 15 complete"
 
 
-def test_a_process_that_ends_last_is_late(finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_process_keeps_the_result(finished: Sweep, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = Sweep.open(finished.path)
     stale = replace(stored, trials=(*stored.trials[:-1], replace(stored.trials[-1], state="running")))
     monkeypatch.setattr(runner, "_run_trials", Mock(return_value=replace(stale, retrained_score=None)))
