@@ -12,7 +12,6 @@ from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
 import labelgap as lg
-import labelgap.models
 import labelgap.models.batch_norm as batch_norm
 from labelgap import models
 from labelgap.core.errors import InputError, RunError, UnknownNameError
@@ -247,7 +246,7 @@ def test_entry_points_of_installed_packages_are_registered(monkeypatch: pytest.M
 class OwnNetwork(nn.Module):
     """A network as a user writes it: at the top of a module, made without arguments."""
 
-    input_spec = labelgap.models.InputSpec(size=16, mean=(0.5,), std=(0.5,), channels=1)
+    input_spec = models.InputSpec(size=16, mean=(0.5,), std=(0.5,), channels=1)
 
     def __init__(self) -> None:
         super().__init__()
