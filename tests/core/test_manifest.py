@@ -27,7 +27,7 @@ def test_a_changed_and_a_missing_file_are_found_and_the_way_out_is_named(folder:
     (folder / "heads/a.safetensors").unlink()
     assert list(verify_folder(folder).values()) == ["intact", "changed", "missing"]
     check_files(folder, ["best.safetensors"])
-    with pytest.raises(RunError, match=r"config\.json is not as it was written.*labelgap verify .* --accept"):
+    with pytest.raises(RunError, match=r"config\.json .*--accept"):
         check_files(folder, ["config.json"])
 
 
@@ -52,7 +52,7 @@ def test_a_manifest_names_only_files_of_its_folder(folder: Path, name: str) -> N
     manifest = json.loads((folder / MANIFEST_FILE).read_text())
     manifest["files"][name] = manifest["files"]["config.json"]
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
-    with pytest.raises(RunError, match="which is not a file of this folder"):
+    with pytest.raises(RunError, match=MANIFEST_FILE):
         verify_folder(folder)
 
 

@@ -82,7 +82,7 @@ def test_a_full_stream_is_one_error_for_the_output_and_none_for_messages() -> No
     print("lost", file=cast(TextIO, TerminalStream(full, messages=True)), flush=True)
     full.close()
     full = Path("/dev/full").open("w")  # noqa: SIM115
-    with pytest.raises(OutputError, match=r"standard output cannot be written \(no space left on device\)"):
+    with pytest.raises(OutputError, match=r"\(no space left on device\)"):
         stream = TerminalStream(full, messages=False)
         stream.write("lost\n")
         stream.flush()

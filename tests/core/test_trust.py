@@ -47,9 +47,7 @@ def test_what_this_user_wrote_is_trusted_wherever_it_is_moved(document: Path, tm
 def test_a_changed_document_is_not_trusted_until_it_is_signed(document: Path, changes: dict[str, Any]) -> None:
     edit(document, **changes)
     assert not is_trusted(document)
-    with pytest.raises(
-        RunError, match=r"names the data /x.*Either name it with --data, or.*labelgap verify .* --trust"
-    ):
+    with pytest.raises(RunError, match=r"data /x.*--data.* --trust"):
         require_trust(document, ["the data /x"], "name it with --data")
     require_trust(document, [])
     trust.sign_file(document)
@@ -138,7 +136,7 @@ def test_a_class_that_the_user_has_used_before_is_imported_in_a_later_process(mo
     forget(module)
     assert find_class(f"{module}:Theirs", dict).__name__ == "Theirs"
     forget(module)
-    with pytest.raises(RunError, match="does not import code because a run folder names it"):
+    with pytest.raises(RunError, match=module):
         find_class(f"{module}:Other", dict)
 
 

@@ -204,15 +204,15 @@ def test_damaged_files_and_missing_packages_are_one_message(exported: ExportedFi
 def test_files_are_not_replaced_and_packages_are_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match=r"must end in \.onnx"):
+    with pytest.raises(InputError, match=r"\.onnx"):
         export_onnx(run, tmp_path / "no" / "model.pt")
     (tmp_path / "preprocess.json").write_text("kept")
-    with pytest.raises(InputError, match=r"preprocess\.json exists already: replace it with --force"):
+    with pytest.raises(InputError, match=r"preprocess\.json .*--force"):
         export_onnx(run, tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["preprocess.json"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name.startswith("onnx") else True)
     with pytest.raises(InputError, match=r"labelgap\[onnx\]"):
-        export_onnx(run, tmp_path / "model.onnx")
+        export_onnx(run, tmp_path / "new" / "model.onnx")
     assert export_module._verify(None, b"") is None  # type: ignore[arg-type]
 
 
@@ -224,6 +224,6 @@ def test_other_scores_are_rejected(
     other = make_run(tmp_path / "other", marks=MARKS)
     with torch.no_grad():
         other.model.head.bias.add_(0.01)
-    with pytest.raises(RunError, match="other scores than PyTorch"):
+    with pytest.raises(RunError, match="PyTorch"):
         export_onnx(other, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists() and not (tmp_path / "preprocess.json").exists()

@@ -191,7 +191,7 @@ def test_unreadable_images_have_blank_rows(run: Run, photos: FileImages, tmp_pat
 @pytest.mark.usefixtures("small_chunks")
 def test_with_error_unreadable_images_are_named(run: Run, photos: FileImages, tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
-    with pytest.raises(InputError, match="3 images cannot be read") as caught:
+    with pytest.raises(InputError, match="3 images") as caught:
         predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")
     assert all(name in str(caught.value) for name in BAD)
     assert not out.exists() and (tmp_path / "a.csv.partial").exists()
@@ -482,7 +482,7 @@ def test_nothing_is_written_through_a_link_in_place_of_a_chunk(run: Run, images:
     other.write_text("mine")
     (folder / "chunk-000002.safetensors").unlink()
     (folder / "chunk-000002.safetensors").symlink_to(other)
-    with pytest.raises(RunError, match="leads out of it"):
+    with pytest.raises(RunError, match="chunk-000002"):
         predict_to_file(run, images, out, device="cpu", batch_size=8)
     assert other.read_text() == "mine" and not out.exists()
 

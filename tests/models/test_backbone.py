@@ -52,7 +52,7 @@ def test_normalise_is_what_numpy_says() -> None:
     ids=["floats", "gray", "one picture"],
 )
 def test_normalise_refuses_what_is_no_batch_of_bytes(images: Tensor) -> None:
-    with pytest.raises(InputError, match=r"bytes of shape \(batch, 3, height, width\)"):
+    with pytest.raises(InputError, match=r"\(batch, 3, height, width\)"):
         Tiny().normalize(images)
 
 
@@ -185,9 +185,9 @@ def test_the_listed_facts_are_those_of_the_backbone(name: str) -> None:
 
 @pytest.mark.parametrize("ask", [create_backbone, models.check_backbone, is_pretrained, models.backbone_info])
 def test_an_unknown_name_suggests_the_nearest(ask: Callable[[str], object]) -> None:
-    with pytest.raises(UnknownNameError, match=r"no backbone 'eficientnet-lite0'\. Did you mean 'efficientnet-lite0'"):
+    with pytest.raises(UnknownNameError, match="'efficientnet-lite0'"):
         ask("eficientnet-lite0")
-    with pytest.raises(UnknownNameError, match="timm:MODEL is any model of timm"):
+    with pytest.raises(UnknownNameError, match="timm:MODEL"):
         ask("resnet18")
 
 
@@ -238,7 +238,7 @@ def test_a_name_that_is_used_or_has_a_colon_cannot_be_registered(name: str) -> N
 def test_entry_points_of_installed_packages_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[str, Any]] = [("tiny", tiny), ("small-cnn", tiny)]
     monkeypatch.setattr(registry, "load_plugins", lambda group: found if group == "labelgap.backbones" else [])
-    with pytest.warns(UserWarning, match=r"left out: there is a backbone 'small-cnn' already"):
+    with pytest.warns(UserWarning, match="'small-cnn'"):
         models.check_backbone("tiny")
     assert create_backbone("tiny").num_features == 6
 
@@ -284,7 +284,7 @@ def test_a_module_is_a_backbone_that_its_class_path_makes_again() -> None:
 def test_a_backbone_object_is_stored_and_named_after_its_class() -> None:
     own = models.as_backbone(OwnBackbone(3))
     assert own.name.endswith(":OwnBackbone") and not own.reproducible
-    with pytest.raises(RunError, match="cannot be made without arguments"):
+    with pytest.raises(RunError, match="OwnBackbone"):
         create_backbone(own.name)
     known = models.as_backbone(create_backbone("efficientnet-lite0"))
     assert known.name == "efficientnet-lite0" and not known.reproducible

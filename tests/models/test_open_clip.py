@@ -69,7 +69,7 @@ def test_the_image_tower_alone_is_a_backbone(weights: Path, model: Any, images: 
     again = create_backbone(TINY, weights=tmp_path / "tower.pt").eval()
     with torch.inference_mode():
         assert torch.equal(again.features(images), backbone.features(images))
-    with pytest.raises(InputError, match=r"tower\.pt holds the image tower of .* alone"):
+    with pytest.raises(InputError, match=r"tower\.pt"):
         zero_shot_classifier(TINY, CLASSES, weights=tmp_path / "tower.pt")
 
 
@@ -151,7 +151,7 @@ def test_weights_of_a_tag_come_out_of_the_cache_of_the_hub(
 def test_wrong_and_damaged_files_are_one_error(weights: Path, model: Any, tmp_path: Path) -> None:
     torch.save({"layer.weight": torch.zeros(3, 3)}, tmp_path / "other.pt")
     torch.save({**model.state_dict(), "logit_scale": torch.tensor(torch.nan)}, tmp_path / "nan.pt")
-    with pytest.raises(InputError, match=r"other\.pt cannot be loaded as the weights of open_clip:tiny"):
+    with pytest.raises(InputError, match=r"other\.pt .* open_clip:tiny"):
         create_backbone(TINY, weights=tmp_path / "other.pt")
-    with pytest.raises(InputError, match="logit_scale holds values that are not finite"):
+    with pytest.raises(InputError, match="logit_scale"):
         zero_shot_classifier(TINY, CLASSES, weights=tmp_path / "nan.pt")

@@ -165,7 +165,7 @@ def test_a_line_break_or_a_nul_in_the_name_of_an_image_is_refused(csv: Path, nam
     blank = "\n" * 70_000  # a NUL at the start would be no text at all
     ((line, message),) = problems(csv, f'image,cat\nb.jpg,0\n{blank}"{name}",1\n')
     assert line == 70_003 and message == f"{name!r}: the name of an image has a line break or a NUL"
-    with pytest.raises(InputError, match="a CSV cannot hold this image"):
+    with pytest.raises(InputError, match="CSV"):
         LabelTable.from_dense([[1]], ["cat"], [name]).to_csv(csv)
 
 
@@ -273,10 +273,10 @@ def test_a_column_of_states_is_a_class_whatever_its_name(csv: Path) -> None:
 
 @pytest.mark.parametrize("name", [" cat", "cat\n", "", "\u3000", "image", "Split", "group", "PRESENT", "subset"])
 def test_a_name_that_would_be_read_differently_is_not_written(csv: Path, name: str) -> None:
-    with pytest.raises(InputError, match="a CSV cannot hold the class"):
+    with pytest.raises(InputError, match="class"):
         LabelTable.from_dense([[1]], classes=[name]).to_csv(csv)
     if name != name.strip() or not name:
-        with pytest.raises(InputError, match="a CSV cannot hold the image"):
+        with pytest.raises(InputError, match="image"):
             LabelTable.from_dense([[1]], images=[name]).to_csv(csv)
     for splits, named in ((["train"] * 3, "3 splits"), (["val", "trian"], "'trian'")):
         with pytest.raises(InputError, match=named):
