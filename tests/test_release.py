@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import labelgap
 
 PROJECT = Path(__file__).resolve().parents[1]
 LARGEST_FILE = 1_000_000
-PAPERS = {
-    "Multi-Label Learning from Single Positive Labels": ("Cole", 6, "CVPR 2021"),
-    "Large Loss Matters in Weakly Supervised Multi-Label Classification": ("Kim", 4, "CVPR 2022"),
-    "Acknowledging the Unknown for Multi-label Learning with Single Positive Labels": ("Zhou", 5, "ECCV 2022"),
-    "Two-way Multi-Label Loss": ("Kobayashi", 1, "CVPR 2023"),
-}
 
 
 def run(*command: str | Path, folder: Path = PROJECT, **variables: str) -> str:
@@ -43,9 +43,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_package_is_whole_small_and_without_data_and_its_wheel_works_in_an_empty_environment(
-    dist: Path, tmp_path: Path
-) -> None:
+def test_the_package_is_whole_and_its_wheel_works_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
     """One test, so that the package is built once and not in every process of the tests.
 
     The environment has the wheel alone, without pip. The packages that labelgap depends on are those of the tests, by
@@ -87,9 +85,7 @@ def check_sdist(sdist: Path) -> None:
         members = {member.name.partition("/")[2]: member.size for member in archive.getmembers() if member.isfile()}
     assert {"LICENSE", "README.md", "CITATION.cff", "src/labelgap/py.typed", "tests/conftest.py"} <= members.keys()
     assert max(members.values()) < LARGEST_FILE and sum(members.values()) < 20 * LARGEST_FILE
-    data = re.compile(
-        r"\.(npz|npy|pt|pth|safetensors|parquet|sqlite|onnx|jpe?g|zip|tar|time|log)$|^(runs|album|shared)/"
-    )
+    data = re.compile(r"\.(np[zy]|pth?|safetensors|parquet|sqlite|onnx|jpe?g|zip|tar|time|log)$|^(runs|album|shared)/")
     assert not [name for name in members if data.search(name)]
 
 
@@ -99,29 +95,116 @@ def test_the_version_is_written_once_and_the_citation_and_the_changelog_have_it(
     assert [path.name for path in written] == ["__init__.py"]
     assert f'version = "{version}"' not in (PROJECT / "pyproject.toml").read_text(encoding="utf-8")
     citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert len(citation["references"]) == 4, "the papers"
     assert citation["version"] == version or version.endswith(".dev0")
     released = f"## [{citation['version']}] - {citation['date-released']}"
     assert released in (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_citation_names_the_four_papers() -> None:
-    citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert (citation["cff-version"], citation["type"], citation["license"]) == ("1.2.0", "software", "Apache-2.0")
-    found = {
-        paper["title"]: (paper["authors"][0]["family-names"], len(paper["authors"]), paper["conference"]["name"])
-        for paper in citation["references"]
-    }
-    assert found == PAPERS
-    assert all(str(paper["year"]) in paper["conference"]["name"] for paper in citation["references"])
-
-
 def test_what_the_dockerfile_copies_exists_and_is_not_ignored() -> None:
     lines = (PROJECT / "Dockerfile").read_text(encoding="utf-8").splitlines()
-    copied = [
-        name for line in lines if line.startswith("COPY ") and "--from" not in line for name in line.split()[1:-1]
-    ]
+    copies = (line.split() for line in lines if line.startswith("COPY ") and "--from" not in line)
+    copied = [name for words in copies for name in words[1:-1]]
     allowed = (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert copied
-    for name in copied:
-        assert (PROJECT / name).exists() and f"!{name}" in allowed
+    assert copied and all((PROJECT / name).exists() and f"!{name}" in allowed for name in copied)
     assert 'ENTRYPOINT ["labelgap"]' in lines
+
+
+LOCK = PROJECT / "requirements-ci.txt"
+CONTENT = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = CONTENT["project"]["optional-dependencies"]
+NEEDED = [
+    *CONTENT["project"]["dependencies"],
+    *CONTENT["build-system"]["requires"],
+    *(text for extra in ("dev", "docs", "onnx", "review", "timm") for text in EXTRAS[extra]),
+]
+ALL = sorted({*NEEDED, *(text for extra in EXTRAS.values() for text in extra)})
+
+
+def locked() -> dict[str, list[Version]]:
+    """The versions of every package in the lock: several where they depend on the platform."""
+    found: dict[str, list[Version]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([\w.+!]+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE):
+        found.setdefault(canonicalize_name(name), []).append(Version(version))
+    return found
+
+
+@pytest.mark.parametrize("text", ALL)
+def test_a_dependency_has_a_lower_and_an_upper_bound(text: str) -> None:
+    assert {bound.operator for bound in Requirement(text).specifier} == {">=", "<"}
+
+
+def test_the_lock_has_every_dependency_within_its_bounds_with_hashes_alone() -> None:
+    versions = locked()
+    for requirement in map(Requirement, NEEDED):
+        found = versions.get(canonicalize_name(requirement.name), [])
+        assert found and all(map(requirement.specifier.contains, found)), f"{requirement}: run scripts/lock"
+    for line in (PROJECT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        name, _, version = line.partition("==")
+        assert versions[name] == [Version(version)]
+    text = LOCK.read_text(encoding="utf-8")
+    entries = text.replace("\\\n", " ").strip().splitlines()
+    pattern = re.compile(r"[\w.-]+==\S+( +;[^#]*?)?( +--hash=sha256:[0-9a-f]{64})+")
+    assert all(pattern.fullmatch(entry.strip()) for entry in entries)
+    assert "://" not in text and "index" not in text and " @ " not in text
+
+
+def test_actions_are_pinned_by_commit_and_named_by_version() -> None:
+    workflows = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
+    used = [line for path in workflows for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    assert used
+    for line in used:
+        assert re.search(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
+SETUP = """#!/usr/bin/env bash
+[[ ! -f .venv/labelgap-setup ]] || [[ $(tail -n 1 .venv/labelgap-setup) == "$(pwd -P)" ]] || exit 3
+mkdir -p .venv && printf 'versions\\n%s\\n' "$(pwd -P)" >.venv/labelgap-setup && touch .venv/installed
+"""
+FILES = ["not committed", "scripts", ".venv/installed", ".venv/labelgap-setup", "../shared/data", ".ci/run"]
+SEEN = """#!/usr/bin/env bash
+scripts/setup && printf '|%s' "$0" "$PWD" "${PYTHONPATH:-}" * .venv/* ../shared/* "$(git ls-files .ci)" && echo
+"""
+
+
+def checkout(folder: Path) -> Path:
+    """A project with one committed file, one that is not committed, one that is gone, and data beside it."""
+    (folder.parent / "shared" / "data").mkdir(parents=True)
+    for name, text in {"setup": SETUP, "check": SEEN, "test": SEEN}.items():
+        path = folder / "scripts" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    (folder / ".gitignore").write_text(".venv/\n")
+    (folder / "gone").touch()
+    (folder / ".ci").mkdir()
+    shutil.copy(PROJECT / ".ci" / "run", folder / ".ci")
+    for command in (["init", "--quiet"], ["add", "."]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    (folder / "gone").unlink()
+    (folder / "not committed").touch()
+    return folder
+
+
+def run_ci(folder: Path) -> list[list[str]]:
+    """Run it, and return what the scripts saw: their name, folder, path of Python, and files."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTHONPATH"))}
+    given: dict[str, Any] = {"env": environment, "cwd": folder.parent, "capture_output": True, "text": True}
+    ended = subprocess.run([folder / ".ci" / "run"], check=True, **given)
+    return [line.split("|")[1:] for line in ended.stdout.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_the_checks_and_the_tests_run_in_a_folder_of_that_name_with_all_files(tmp_path: Path) -> None:
+    original = checkout(tmp_path / "an album" / "other name")
+    seen = run_ci(original)
+    folder = Path(seen[0][1])
+    assert folder != original and folder.name == "labelgap" and not folder.parent.exists(), "it is removed"
+    assert seen == [[f"scripts/{name}", str(folder), f"{folder}/src", *FILES] for name in ("check", "test")]
+    assert (original / ".venv" / "labelgap-setup").read_text() == f"versions\n{original}\n"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_a_clone_that_has_the_name_is_not_copied(tmp_path: Path) -> None:
+    original = checkout(tmp_path / "labelgap")
+    assert run_ci(original) == [[f"scripts/{name}", str(original), "", *FILES] for name in ("check", "test")]

@@ -1,26 +1,30 @@
-"""``find_missing`` from runs to a file: what is in it, that it finds what is missing, and how it fails."""
-
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 from tests.audit.small_runs import CLASSES, arrays, train, write
+from tests.killing import killed_at_every_operation
+from tests.racing import race
 from torch import Tensor, nn
 
 import labelgap as lg
-from labelgap.audit import Audit, find_missing
+from labelgap.audit import Audit, find_missing, scorers
+from labelgap.audit.candidates import FILE
+from labelgap.audit.scorers import HeadScorer
 from labelgap.core.errors import InputError, RunError
+from labelgap.core.lock import lock_folder
 from labelgap.labels import Revision
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.models import InputSpec
+from labelgap.training import Run
 
 
 @pytest.fixture(scope="module")
@@ -49,24 +53,15 @@ def labels_of(run: lg.Run) -> lg.Split:
 def truth_of(audit: Audit, truth: lg.LabelTable, split: str = "train", kind: str = "missing") -> NDArray[np.int8]:
     """The true states of the candidates of a split, in the order of their ranks."""
     rows = [row for row in audit.of_kind(kind).to_pylist() if row["split"] == split]
-    return truth.codes_at(
-        [truth.images.index(row["image"]) for row in rows], [CLASSES.index(row["class"]) for row in rows]
-    )
+    images = [truth.images.index(row["image"]) for row in rows]
+    return truth.codes_at(images, [CLASSES.index(row["class"]) for row in rows])
 
 
 def test_the_file_has_the_columns_and_metadata_that_a_review_reads(run: lg.Run, audit: Audit) -> None:
     assert audit.path == run.path / "candidates.parquet"
     schema = pq.read_schema(audit.path)
-    assert {name: schema.field(name).type for name in schema.names} == {
-        "image": pa.string(),
-        "split": pa.string(),
-        "class": pa.string(),
-        "score": pa.float32(),
-        "kind": pa.string(),
-        "observed": pa.int8(),
-        "rank": pa.int32(),
-        "class_rank": pa.int32(),
-    }
+    assert schema.names == ["image", "split", "class", "score", "kind", "observed", "rank", "class_rank"]
+    assert list(map(str, schema.types)) == [*["string"] * 3, "float", "string", "int8", "int32", "int32"]
     about = json.loads(schema.metadata[b"labelgap"])
     unknown = labels_of(run).labels.counts().unknown
     assert about["format"] == 1 and about["runs"] == [str(run.path)] and about["method"] == "em"
@@ -122,9 +117,7 @@ def test_several_runs_are_averaged_and_val_can_be_audited_too(run: lg.Run, tmp_p
     assert (answers[:missing] == lg.PRESENT).mean() > 2 * missing / len(answers)
 
 
-def test_a_label_that_a_person_decided_does_not_look_wrong_until_somebody_changes_it(
-    tmp_path: Path,
-) -> None:
+def test_a_label_that_a_person_decided_looks_wrong_only_once_it_is_changed(tmp_path: Path) -> None:
     run = train_with_errors(tmp_path)
     first = find_missing(run, quiet=True).of_kind("wrong").to_pylist()[:2]
     states = [each["observed"] for each in first]
@@ -141,9 +134,8 @@ def test_a_label_that_a_person_decided_does_not_look_wrong_until_somebody_change
 
 
 def test_limits_hold_and_every_class_keeps_some(run: lg.Run, tmp_path: Path) -> None:
-    audit, other = (
-        find_missing(run, splits="all", per_class=30, limit=40, seed=seed, out=tmp_path, quiet=True) for seed in (3, 4)
-    )
+    asked: dict[str, Any] = {"splits": "all", "per_class": 30, "limit": 40, "out": tmp_path, "quiet": True}
+    audit, other = (find_missing(run, seed=seed, **asked) for seed in (3, 4))
     assert audit.path == tmp_path / "candidates.parquet" and audit.metadata["splits"] == ["train", "val", "test"]
     assert audit.metadata["images"] == sum(map(len, run.load_data().splits)) and audit.metadata["random"] == 4
     names = other.of_kind("missing")["class"].to_pylist()
@@ -175,15 +167,10 @@ def test_what_cannot_be_is_refused(run: lg.Run, tmp_path: Path, asked: dict[str,
 
 def test_runs_on_other_labels_or_classes_are_refused(run: lg.Run, tmp_path: Path) -> None:
     other = train(tmp_path, lg.load("features", write(tmp_path)).observe(positives=1, seed=7), "an")
-    with pytest.raises(InputError, match="audit them separately"):
-        find_missing([run, other], quiet=True)
     renamed = lg.load("features", write(tmp_path, classes=np.array(list("abcd"))))
-    with pytest.raises(InputError, match="other classes"):
-        find_missing(run, data=renamed, quiet=True)
-    with pytest.raises(InputError, match="run"):
-        find_missing([], quiet=True)
-    with pytest.raises(RunError, match="is not a run"):
-        find_missing(tmp_path / "nowhere", quiet=True)
+    for runs, data in (([run, other], None), (run, renamed), ([], None), (tmp_path / "nowhere", None)):
+        with pytest.raises((InputError, RunError)):
+            find_missing(runs, data=data, quiet=True)
 
 
 class Pooled(nn.Module):
@@ -208,3 +195,75 @@ def test_a_network_of_ones_own_is_audited_with_its_initial_weights_wherever_the_
     opened = lg.open_run(moved, backbone=Pooled(6))
     again = find_missing(opened, data=data, folds=2, out=tmp_path / "again.parquet", quiet=True)
     assert len(audit) > 0 and again.table.equals(audit.table)
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Run:
+    return train(tmp_path, lg.load("features", write(tmp_path)), epochs=1)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_killed_at_every_operation_it_ends_with_the_same_bytes(new_run: Run) -> None:
+    path = find_missing(new_run, quiet=True, folds=2).path
+    whole, expected, kills = path.read_bytes(), files(new_run.path), 0
+    for kills in killed_at_every_operation(lambda: find_missing(new_run, quiet=True, folds=2), new_run.path, step=2):
+        find_missing(new_run, quiet=True, folds=2)
+        assert path.read_bytes() == whole and files(new_run.path) == expected, f"after a kill at operation {kills}"
+    assert kills > 5
+
+
+def audit_when_refused(wait: Callable[[], None], new_run: str) -> None:
+    real = HeadScorer.logits
+
+    def logits(self: HeadScorer, split: str, rows: slice) -> NDArray[np.float32]:
+        wait()
+        return real(self, split, rows)
+
+    HeadScorer.logits = logits  # type: ignore[method-assign]
+    find_missing(new_run, quiet=True, folds=2)
+
+
+def test_of_two_audits_into_one_folder_one_is_refused_and_names_the_other(new_run: Run) -> None:
+    refused, done = race(audit_when_refused, str(new_run.path))
+    assert done == "done" and "(auditing, process" in refused
+    raced = (new_run.path / FILE).read_bytes()
+    assert find_missing(new_run, quiet=True, folds=2).path.read_bytes() == raced
+
+
+def test_a_run_in_training_is_not_audited_and_files_of_other_names_do_not_wait(new_run: Run, tmp_path: Path) -> None:
+    with lock_folder(new_run.path, "training"):
+        with pytest.raises(lg.RunError, match="in use"):
+            find_missing(new_run, quiet=True, folds=2)
+        assert len(find_missing(new_run, quiet=True, folds=2, out=tmp_path / "a.parquet"))
+    with lock_folder(tmp_path, "auditing", name=".a.parquet.lock"):
+        assert len(find_missing(new_run, quiet=True, folds=2, out=tmp_path / "b.parquet"))
+
+
+def test_a_damaged_fold_of_a_killed_audit_is_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
+    data = lg.load("digits", train=24, val=8, test=4)
+    settings: dict[str, Any] = {"backbone": "small-cnn", "protocol": "linear"}
+    settings["optimizer"] = "newton"  # whose batch is all images, in a fold fewer
+    new_run = lg.fit(data, "an", out=tmp_path / "new_run", epochs=1, device="cpu", quiet=True, trace="off", **settings)
+    settings = {"folds": 2, "splits": ("train", "val"), "quiet": True}
+    whole = find_missing(new_run, **settings).table
+    real, calls = lg.fit, 0
+
+    def killed(*arguments: object, **named: object) -> Run:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scorers, "fit", killed)
+    for name in ("best.safetensors", "metrics.jsonl"):
+        calls = 0
+        with pytest.raises(KeyboardInterrupt):
+            find_missing(new_run, **settings)
+        (damaged,) = (new_run.path / scorers.FOLDER).glob(f"*/fold-1/{name}")
+        damaged.write_bytes(damaged.read_bytes()[:-20])
+        assert find_missing(new_run, **settings).table == whole and not (new_run.path / scorers.FOLDER).exists(), name

@@ -1,5 +1,3 @@
-"""Heads of folds: what they learn from, and with which settings."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,26 +23,12 @@ from labelgap.training.search import SEARCH_FILE
 from labelgap.training.selection import Selection, choose_selection
 
 CPU = torch.device("cpu")
-PLAIN: dict[str, Any] = {
-    "data": {},
-    "classes": CLASSES,
-    "method": "em",
-    "why": None,
-    "options": {"alpha": 0.1},
-    "backbone": "efficientnet-lite0",
-    "epochs": 7,
-    "lr": 3e-4,
-    "backbone_lr": 3e-5,
-    "batch_size": 24,
-    "flip": False,
-    "seed": 5,
-    "select": "clean",
-    "trace": "off",
-}
+PLAIN: dict[str, Any] = {"data": {}, "classes": CLASSES, "method": "em", "why": None, "options": {"alpha": 0.1}}
+PLAIN |= {"backbone": "efficientnet-lite0", "epochs": 7, "lr": 3e-4, "backbone_lr": 3e-5, "batch_size": 24}
+PLAIN |= {"flip": False, "seed": 5, "select": "clean", "trace": "off"}
 
 
 def inputs(select: str = "clean") -> tuple[dict[str, NDArray[Any]], lg.LabelTable, NDArray[np.int64], Selection]:
-    """Features, labels, folds and selection."""
     made = arrays()
     labels = lg.LabelTable.from_dense(made["train_observed"], CLASSES)
     val = lg.LabelTable.from_dense(made["val_truth"], CLASSES)
@@ -90,9 +74,7 @@ def test_a_fold_learns_from_all_other_images_and_none_of_its_own(calls: list[dic
             assert np.array_equal(vectors.numpy(), features["train"][others])
 
 
-def test_where_memory_is_short_a_random_part_is_learned_from(
-    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_little_memory_a_part_is_learned_from(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     fold = np.arange(300) % 3
     rows = training_rows(fold, 1, max_rows=50)
     assert len(rows) == 50 == len(set(rows.tolist())) and (fold[rows] != 1).all()
@@ -137,9 +119,7 @@ def test_the_logits_of_an_image_do_not_depend_on_its_own_labels() -> None:
     assert all((first[fold == number] != second[fold == number]).any() for number in (1, 2))
 
 
-def test_an_audit_reads_the_logits_of_the_folds_of_the_run_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_reads_the_logits_of_the_folds_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: values for name, values in arrays().items() if not name.startswith(("val", "test"))}
     np.savez(tmp_path / "vectors.npz", **kept)  # type: ignore[arg-type]
     run = lg.fit(lg.load("features", tmp_path / "vectors.npz"), "an", out=tmp_path / "an", device="cpu", quiet=True)

@@ -1,5 +1,3 @@
-"""Zero-shot scores of class names as a prior: against their formula, and through the command."""
-
 from __future__ import annotations
 
 import json
@@ -48,9 +46,7 @@ def tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_is_trained_on_the_image_tower_and_audited_with_the_text_tower(
-    tags: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_train_a_run_and_class_names_audit_it(tags: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--backbone", TINY, "--weights", "tiny.pt", "--protocol", "linear", "--epochs", "3", "--device", "cpu"]
     assert call("train", str(tags), "--images", "photos", *settings, "--out", "run") == 0
     assert call("audit", "run", "--device", "cpu", "--folds", "2", "--out", "plain.parquet") == 0

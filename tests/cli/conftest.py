@@ -6,16 +6,17 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from markupsafe import Markup
 from tests.sample_photos import write_color_photos
 from tests.studies.compare.small_features import write
 
-from labelgap.cli.main import main
+from labelgap.cli.main import main, make_app
 from labelgap.models import inference
 
 QUICK = ("--backbone", "small-cnn", "--protocol", "linear", "--epochs", "1", "--method", "an", "--device", "cpu")
@@ -51,11 +52,16 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         undraw(monkeypatch)
 
 
-@pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Twelve photos, red or green, and a CSV with gaps, in a folder that is the current one."""
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command runs in an empty folder, and has a cache of its own."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Twelve photos, red or green, and a CSV with gaps, in a folder that is the current one."""
     write_color_photos()
     return tmp_path
 
@@ -63,7 +69,6 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Features with few labels, in a folder that is the current one, and a wide terminal."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "150")
     write(tmp_path / "vectors.npz")
     return tmp_path
@@ -108,5 +113,42 @@ class Screen:
 def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Screen:
     """What commands print, in a folder that is the current one, whatever precision this CPU is fastest in."""
     monkeypatch.setattr(inference, "cpu_precision", lambda: "float32")
-    monkeypatch.chdir(tmp_path)
     return Screen(tmp_path, capsys)
+
+
+def copied_commands(text: str) -> list[str]:
+    """The commands about reviews at the end of lines, after spaces or a heading of one word."""
+    return re.findall(r"^\w* *(labelgap (?:review|evaluate|apply) .*)$", text, re.M)
+
+
+def parse_command(words: list[str]) -> None:
+    """Let the parser of the program take a command: its name, options and the types of their values."""
+    group: Any = typer.main.get_command(make_app())
+    context, rest = group.make_context("labelgap", list(words)), words
+    while hasattr(group, "commands") and rest and not rest[0].startswith("-"):
+        name, group, rest = group.resolve_command(context, rest)
+        context = group.make_context(name, list(rest), parent=context)
+
+
+def check_command(command: str, begins: str) -> list[str]:
+    """Check how a command begins and that the command line takes all of it; return its words."""
+    assert command.startswith(f"labelgap {begins}"), command
+    words = shlex.split(command)[1:]
+    parse_command(words)
+    return words
+
+
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Calls a command that ends with a code, and returns all that it prints: messages, then output."""
+
+    def call_and_read(*arguments: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert call(*arguments) == code, (arguments, capsys.readouterr())
+        said = capsys.readouterr()
+        return said.err + said.out
+
+    return call_and_read

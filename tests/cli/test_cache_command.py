@@ -1,7 +1,6 @@
-"""``labelgap cache`` as a person meets it."""
-
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -9,11 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from syrupy.assertion import SnapshotAssertion
 from tests.cli.conftest import Screen, call
 
+import labelgap as lg
 from labelgap.core import cache as cache_module
 from labelgap.core.cache import KEY_BYTES, RowStore, list_rows
+from labelgap.models import Backbone, InputSpec, WeightsInfo
+from labelgap.models.registry import BACKBONES
+from labelgap.training import features
 
 
 def put(cache: Path, name: str, days: float, rows: int = 1000) -> None:
@@ -27,7 +31,6 @@ def put(cache: Path, name: str, days: float, rows: int = 1000) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("LABELGAP_CACHE_LIMIT", raising=False)
     monkeypatch.setattr(cache_module, "_STARTED", time.time() + 100)
@@ -42,18 +45,12 @@ def names(cache: Path) -> set[str]:
     return {entry.name for entry in list_rows()} | {path.name for path in cache.rglob("*.npz")}
 
 
-def test_the_list_says_what_how_many_how_large_and_when(
-    cache: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_the_list_says_what_how_many_and_when(cache: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("cache") == snapshot
-
-
-def test_the_list_is_there_for_machines_too(cache: Path, screen: Screen) -> None:
     found = screen.json("cache")
     assert found["folder"] == str(cache) and found["others"] == {"scans": {"files": 1, "bytes": 500}}
-    assert [entry["backbone"] for entry in found["features"]] == ["Net-recent", "Net-old"]
-    sizes = [(entry["images"], entry["bytes"], entry["size"]) for entry in found["features"]]
-    assert sizes == [(1000, 464_000, 224)] * 2
+    sizes = [(each["backbone"], each["images"], each["bytes"], each["size"]) for each in found["features"]]
+    assert sizes == [("Net-recent", 1000, 464_000, 224), ("Net-old", 1000, 464_000, 224)]
     assert found["bytes"] == found["features_bytes"] + 500 < found["limit"] and found["limit_from"] == "default"
 
 
@@ -70,16 +67,57 @@ def test_clear_removes_features_and_says_so(cache: Path, screen: Screen, snapsho
     assert "30d" in screen("cache", "clear", "--older-than", "a while", code=2)
     assert call("cache", "clear") == 0
     assert names(cache) == {"a.npz"}
+    put(cache, "recent", 0)
+    assert call("cache", "clear", "--all", "--older-than", "1h") == 0 and "a.npz" in names(cache)
+    assert screen("cache", "clear", "--all", "--older-than", "0m") == snapshot(name="scans") and not names(cache)
+    (cache / "scans" / "a.npz").write_bytes(b"")
     assert screen.json("cache", "clear", "--all")["others_removed"] == {"scans": 1}
-    assert names(cache) == set()
+    shutil.rmtree(cache)
+    assert call("cache") == 0 and call("cache", "clear", "--all") == 0 and not cache.exists()
 
 
-def test_scans_are_cleared_by_age_too(cache: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    assert call("cache", "clear", "--all", "--older-than", "1h") == 0
-    assert "a.npz" in names(cache)
-    assert screen("cache", "clear", "--all", "--older-than", "0m") == snapshot and names(cache) == set()
+class Colors(Backbone):
+    """The mean of every color; counts the images of all its objects."""
+
+    computed = 0
+
+    def __init__(self) -> None:
+        weights = WeightsInfo("arithmetic", "none needed")
+        spec = InputSpec(size=8, mean=(0.5,) * 3, std=(0.5,) * 3)
+        super().__init__(num_features=3, input_spec=spec, weights=weights, name="colors")
+
+    def feature_maps(self, images: torch.Tensor) -> torch.Tensor:
+        type(self).computed += len(images)
+        return images
 
 
-def test_a_cache_that_is_not_there_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "nowhere"))
-    assert call("cache") == 0 and call("cache", "clear", "--all") == 0 and not (tmp_path / "nowhere").exists()
+@pytest.fixture
+def album(photos: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve photos whose states are trusted at once, and the backbone "colors"."""
+    monkeypatch.setattr(features, "_SETTLED", -1_000_000_000)
+    monkeypatch.setattr(BACKBONES, "_entries", dict(BACKBONES._entries))
+    lg.register_backbone("colors", Colors, weights=WeightsInfo("arithmetic", "none needed"))
+    return photos
+
+
+def computed(*arguments: str) -> int:
+    """Run a command, and return how many photos its network computed."""
+    Colors.computed = 0
+    assert call(*arguments) == 0
+    return Colors.computed
+
+
+def test_a_photo_is_computed_once_for_all_commands(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "train tags.csv --images photos --backbone colors --protocol linear --epochs 2"
+    train = (*words.split(), "--no-images")  # the report computes maps of the images that it shows
+    data = ("tags.csv", "--images", "photos")
+    assert computed(*train, "--out", "runs/a") >= 12, "and a few to measure the cost"
+    assert computed("evaluate", "runs/a", *data, "--split", "all", "--resamples", "0") == 0
+    assert "4 from the cache" in capsys.readouterr().err
+    assert computed("compare", *data, "--backbone", "colors", "--methods", "an", "--epochs", "1", "--out", "c") == 0
+    assert computed("linear-eval", *data, "--backbone", "colors", "--out", "l") == 0
+    assert computed("audit", "runs/a", "--folds", "2") == 0
+    assert computed("predict", "runs/a", "photos", "--out", "first.csv") == 0
+    assert "12 of 12 images" in capsys.readouterr().err
+    Path("photos/0.jpg").rename("photos/zero.jpg")
+    assert computed("predict", "runs/a", "photos", "--out", "second.csv") == 1, "nothing is hashed, nothing stored"

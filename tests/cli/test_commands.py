@@ -1,17 +1,24 @@
-"""The commands as a person meets them: what they print, and how they fail."""
-
 from __future__ import annotations
 
+import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import Screen, call, undraw
+from tests.audit.small_runs import write
+from tests.cli.conftest import Printed, Screen, call, undraw
+from tests.killing import start_forked, wait_forked
 from tests.training.untrained_run import make_run
 
+import labelgap as lg
 from labelgap.cli.main import _PANELS
+from labelgap.core.lock import LOCK_FILE
+from labelgap.core.manifest import verify_folder
 from labelgap.losses import methods
 
 
@@ -32,9 +39,7 @@ def test_train_evaluate_and_report_on_ones_own_photos(
     assert screen("report", "runs/a", "--no-images") == snapshot(name="report without data")
 
 
-def test_every_problem_of_a_csv_is_told_at_once_and_nothing_is_written(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_every_problem_of_a_csv_is_told_at_once(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     lines = Path("tags.csv").read_text().splitlines()
     lines[3] = "2.jpg,val,dgo,0"
     lines[5] = "3.jpg,val,0,1"
@@ -57,18 +62,14 @@ def test_a_wrong_word_names_the_right_one_before_data_are_read(screen: Screen, s
     assert found == snapshot
 
 
-def test_data_that_is_not_there_is_said_to_be_and_the_nearest_is_named(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_of_missing_data_the_nearest_is_named(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     missing = ("nowhere.csv", "digit", "photo", "tagz.csv", "csv=tag.csv", "tags.csv --images phots")
     assert (
         screen.errors("train --out runs/a", *missing, "tags.csv --images photos --zeros missing", "photos") == snapshot
     )
 
 
-def test_a_missing_argument_is_explained(
-    screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arguments_are_told(screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]) -> None:
     assert screen.errors("", "train digits", "inspect", "trian") == snapshot
     assert call() == 2
     said = capsys.readouterr()
@@ -76,11 +77,8 @@ def test_a_missing_argument_is_explained(
 
 
 @pytest.mark.parametrize("name", methods())
-def test_a_method_is_described_without_markup_and_with_every_option(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("methods", name) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_method_is_described_without_markup_with_all_options(name: str, printed: Printed) -> None:
+    lines = printed("methods", name).splitlines()
     assert not any(mark in line for line in lines for mark in ("``", ":math:", ".. math::", "Args:"))
     options = [number for number, line in enumerate(lines) if line.startswith("  --option ")]
     assert options and all(lines[number + 1].startswith("        ") for number in options)
@@ -113,15 +111,45 @@ def test_the_help_of_every_command_and_wrong_words_import_nothing_heavy() -> Non
     assert found.stderr.count("Did you mean 'train'") == 1 and found.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_options_of_train_are_grouped_and_explained(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    assert call("train", "--help") == 0
-    output = capsys.readouterr().out
-    panels = [line for line in output.splitlines() if line.startswith("╭")]
-    data = ["Arguments", "Options", "Data", "Published data sets"]
-    names = [*data, "Method and model", "Optimization", "Linear heads", "Input images"]
-    assert [name in line for name, line in zip(names, panels, strict=True)] == [True] * 8
+    output = printed("train", "--help")
+    panels = " ".join(line for line in output.splitlines() if line.startswith("╭"))
+    names = "Arguments Options Data Published.data.sets Method.and.model Optimization Linear.heads Input.images"
+    assert re.search(".*".join(names.split()), panels)
     assert "--optimizer" in output and "[default: (depends on data and device)]" in output
     assert max(map(len, output.split("╭"))) < 25 * 161, "no group has more than about twenty options"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_run_and_exits_with_its_number(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    out, log = tmp_path / "run", tmp_path / "log"
+    options = ("--method", "an", "--epochs", "1000000", "--trace", "off", "--device", "cpu", "--out", str(out))
+    words = ("train", str(write(tmp_path)), *options)
+
+    def train() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        sys.exit(call(*words))
+
+    process = start_forked(train, log)
+    while not (out / "metrics.jsonl").exists():
+        assert os.waitpid(process, os.WNOHANG) == (0, 0), log.read_text()
+        time.sleep(0.01)
+    os.kill(process, number)
+    assert wait_forked(process) == code, log.read_text()
+    said = log.read_text()
+    assert "report" in said and f"--resume continues {out}" in said
+    run = lg.open_run(out)
+    assert run.finished and run.metrics["interrupted"] and run.metrics["epochs"] == len(run.history) >= 1
+    assert (out / "report.html").exists() and not (out / LOCK_FILE).exists()
+    assert set(verify_folder(out).values()) == {"intact"}
+
+
+def test_a_dry_run_says_how_val_is_made_and_writes_no_run(photos: Path, printed: Printed) -> None:
+    Path("tags.csv").write_text("image,present\n" + "".join(f"{number}.jpg,red\n" for number in range(12)))
+    words = ("train", "tags.csv", "--images", "photos", "--backbone", "small-cnn", "--dry-run", "--out", "runs/a")
+    said = printed(*words, "--protocol", "end-to-end", "--method", "ll-r", "--option", "delta_rel=0.3")
+    assert "of the 12 train" in said and "options            delta_rel=0.3" in said
+    said = printed(*words, "--protocol", "linear")
+    assert "-fold cross-validation" in said and "options            none" in said
+    assert not Path("runs").exists()

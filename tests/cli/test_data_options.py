@@ -1,5 +1,3 @@
-"""How DATA is to be read, as it is typed: one set of options for every command that opens data."""
-
 from __future__ import annotations
 
 import inspect
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import QUICK, Screen, call
+from tests.cli.conftest import QUICK, Printed, Screen, call
 
 from labelgap.cli.evaluate import evaluate
 from labelgap.cli.options import data_arguments
@@ -21,10 +19,8 @@ from labelgap.data import describe_datasets
 
 
 @pytest.fixture
-def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def album(tmp_path: Path) -> Path:
     """Twelve photos and a table as an office program writes it."""
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
     Path("photos").mkdir()
     rows = ["Datei;Breite;Hund;hund;Katze"]
     for number in range(12):
@@ -36,30 +32,15 @@ def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_command_that_opens_data_has_every_option() -> None:
+def test_every_command_has_every_option_of_an_importer_and_nothing_typed_is_nothing_given() -> None:
     for command in (train, evaluate, predict):
-        parameters = inspect.signature(command).parameters
-        assert "data_options" not in parameters
-        assert set(DATA_OPTIONS) <= {*parameters}
-
-
-def test_every_option_belongs_to_an_importer() -> None:
-    known = {option for row in describe_datasets() for option in row.options}
-    assert set(DATA_OPTIONS) <= known
-
-
-def test_nothing_typed_is_nothing_given() -> None:
+        assert {*DATA_OPTIONS} <= {*inspect.signature(command).parameters}
+    assert {*DATA_OPTIONS} <= {option for row in describe_datasets() for option in row.options}
     assert data_arguments(DataOptions()) == {}
-    typed = DataOptions(
-        images=Path("p"), classes=["a,b", "c"], ignore_columns=["w, h"], rename=["a=b", "1=one"], allow_leaks=True
-    )
-    assert data_arguments(typed) == {
-        "images": Path("p"),
-        "classes": ["a", "b", "c"],
-        "ignore_columns": ["w", "h"],
-        "rename": {"a": "b", "1": "one"},
-        "allow_leaks": True,
-    }
+    lists: dict[str, Any] = {"classes": ["a,b", "c"], "ignore_columns": ["w, h"], "rename": ["a=b", "1=one"]}
+    given = {"classes": ["a", "b", "c"], "ignore_columns": ["w", "h"], "rename": {"a": "b", "1": "one"}}
+    same: dict[str, Any] = {"images": Path("p"), "allow_leaks": True}
+    assert data_arguments(DataOptions(**same, **lists)) == same | given
 
 
 def test_what_is_wrong_names_the_option_that_helps(album: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
@@ -72,15 +53,12 @@ def test_what_is_wrong_names_the_option_that_helps(album: Path, screen: Screen, 
     assert found == snapshot
 
 
-def test_a_run_remembers_how_its_data_were_read(album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_remembers_how_its_data_were_read(album: Path, printed: Printed) -> None:
     (album / "photos" / "03.jpg").write_text("no picture")
     given = ["--images", "photos", "--rename", "Datei=image", "--classes", "Katze,Hund", "--on-bad-image", "skip"]
     arguments = ["train", "tags.csv", *given, *QUICK, "--out", "runs/a"]
-    assert call(*arguments) == 0
-    said = capsys.readouterr().out
-    assert "left out: 03" in said
+    assert "left out: 03" in printed(*arguments)
     config: dict[str, Any] = json.loads(Path("runs/a/config.json").read_text())
-    assert config["classes"] == ["Katze", "Hund"]
-    assert config["data"]["options"]["rename"] == {"Datei": "image"}
+    assert config["classes"] == ["Katze", "Hund"] and config["data"]["options"]["rename"] == {"Datei": "image"}
     assert call(*arguments, "--resume") == 0
     assert call("evaluate", "runs/a", "tags.csv", *given, "--split", "train", "--json", "--device", "cpu") == 0

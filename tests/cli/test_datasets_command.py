@@ -1,5 +1,3 @@
-"""``labelgap datasets NAME [PATH]``: where the files come from, how they must lie, and what is missing."""
-
 from __future__ import annotations
 
 import shutil
@@ -7,17 +5,18 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import Screen, call
+from tests.cli.conftest import Printed, Screen, call
 from tests.data.readers.official.test_load_coco import coco
 from tests.data.readers.official.test_load_voc import devkit
+from tests.timm_models import timm_or_skip
 
 from labelgap.data import describe_datasets
+from labelgap.models import RECOMMENDED_MODELS, list_backbones
 
 
-def test_every_data_set_says_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_data_set_says_where_it_comes_from(printed: Printed) -> None:
     for reader in describe_datasets():
-        assert call("datasets", reader.name) == 0
-        said = capsys.readouterr().out
+        said = printed("datasets", reader.name)
         assert f"source    {reader.layout.source}" in said and "license   " in said and "read it   " in said
         if reader.layout.find is not None:
             assert (
@@ -25,9 +24,7 @@ def test_every_data_set_says_where_it_comes_from(capsys: pytest.CaptureFixture[s
             )
 
 
-def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
-    tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_folder_is_checked_and_gaps_are_listed(tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     root = coco(tmp_path / "my coco", inside="images")
     assert screen("datasets", f"coco2014={root / 'annotations'}") == snapshot(name="complete")
     (root / "annotations" / "instances_val2014.json").unlink()
@@ -36,9 +33,7 @@ def test_a_folder_is_checked_and_everything_that_is_missing_is_listed(
     assert screen("datasets", "coco2017", str(root), code=2) == snapshot(name="another")
 
 
-def test_lists_of_a_devkit_that_differ_in_length_are_not_complete(
-    tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_lists_that_differ_in_length_are_told(tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     root = devkit(tmp_path, "2012", {"train": ["2008_000001", "2008_000002"], "val": ["2009_000001"]})
     main = root / "ImageSets" / "Main"
     for number in range(17):  # the published devkit has 20 classes
@@ -53,5 +48,17 @@ def test_lists_of_a_devkit_that_differ_in_length_are_not_complete(
     assert screen("datasets", "voc2012", str(tmp_path), code=2) == snapshot(name="photos")
 
 
-def test_a_path_to_something_else_is_refused(screen: Screen, snapshot: SnapshotAssertion) -> None:
-    assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot
+def test_the_list_has_sources_and_licenses(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    said = printed("backbones")
+    for row in list_backbones():
+        assert all(value in said for value in (row.name, row.source, row.license))
+    assert all(f"--backbone timm:{model} " in said for model in RECOMMENDED_MODELS)
+
+
+def test_one_backbone_is_described_and_wrong_names_are_refused(screen: Screen, snapshot: SnapshotAssertion) -> None:
+    assert screen("backbones", "small-cnn") == snapshot(name="small-cnn")
+    assert screen.errors("backbones", "resnet51") == snapshot(name="unknown")
+    assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot(name="data sets")
+    timm_or_skip()
+    assert screen("backbones", "timm:resnet18") == snapshot(name="timm:resnet18")

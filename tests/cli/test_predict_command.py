@@ -1,5 +1,3 @@
-"""``labelgap predict`` as a person meets it."""
-
 from __future__ import annotations
 
 import csv
@@ -9,8 +7,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import Screen, call
+from tests.cli.conftest import Printed, Screen, call
 from tests.training.untrained_run import CALIBRATION, make_run
+
+from labelgap.inference import export as export_module
 
 
 @pytest.fixture
@@ -26,16 +26,12 @@ def rows_of(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_folder_goes_into_a_csv_and_the_rest_is_said(
-    pets: Path, screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_goes_into_a_csv(pets: Path, screen: Screen, snapshot: SnapshotAssertion, printed: Printed) -> None:
     assert screen("predict", "runs/a", "photos", "--device", "cpu") == snapshot
     rows = rows_of("predictions.csv")
     assert len(rows) == 12 and rows[0]["image"] == "photos/0.jpg" and "owl" in rows[0]["unsure"].split(";")
-    assert call("inspect", "predictions.csv", "--images", ".", "--duplicates", "off") == 0
-    assert "12 photos, 2 tags" in capsys.readouterr().out
-    assert call("predict", "runs/a", "photos", "--device", "cpu") == 2
-    assert "--force" in capsys.readouterr().err
+    assert "12 photos, 2 tags" in printed("inspect", "predictions.csv", "--images", ".", "--duplicates", "off")
+    assert "--force" in printed("predict", "runs/a", "photos", "--device", "cpu", code=2)
 
 
 def test_data_are_predicted_split_by_split(pets: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
@@ -56,13 +52,9 @@ def test_features_are_predicted_by_runs_on_features(pets: Path, screen: Screen, 
     assert "images" in screen.errors("predict runs/features", "photos --out b.csv")["photos --out b.csv"]
 
 
-def test_images_that_cannot_be_read_are_told_at_the_end(
-    pets: Path, capsys: pytest.CaptureFixture[str], screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_unreadable_images_are_told(pets: Path, printed: Printed, screen: Screen, snapshot: SnapshotAssertion) -> None:
     Path("photos/3.jpg").write_text("no picture")
-    assert call("predict", "runs/a", "photos", "--layout", "wide", "--device", "cpu") == 0
-    said = capsys.readouterr()
-    assert "photos/3.jpg" in said.err and "predictions-unreadable.csv" in said.err
+    assert "predictions-unreadable.csv" in printed("predict", "runs/a", "photos", "--layout", "wide", "--device", "cpu")
     blank = {row["image"]: row["score.cat"] for row in rows_of("predictions.csv")}
     assert blank["photos/3.jpg"] == "" and blank["photos/4.jpg"]
     strict = ("predict", "runs/a", "photos", "--device", "cpu", "--on-bad-image", "error", "--out", "b.csv")
@@ -72,3 +64,17 @@ def test_images_that_cannot_be_read_are_told_at_the_end(
 def test_what_cannot_be_done_is_said(pets: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     wrong = ("nowhere.jpg", "nowhere", "photos tags.csv", "photos --zeros unknown", "photos --out a.txt")
     assert screen.errors("predict runs/a", *wrong, "photos --layout tall", "photos --on-bad-image never") == snapshot
+
+
+def test_what_is_exported_is_checked(
+    monkeypatch: pytest.MonkeyPatch, screen: Screen, snapshot: SnapshotAssertion
+) -> None:
+    make_run(Path("runs/a"), backbone="features", width=5)
+    make_run(Path("runs/open"), backbone="features", finished=False)
+    assert screen("export", "runs/a", "--onnx", "model.onnx") == snapshot(name="checked")
+    wrong = ("runs/a --onnx model.onnx", "nowhere --onnx a.onnx", "runs/open --onnx a.onnx", "runs/a --onnx a.bin")
+    assert screen.errors("export", *wrong) == snapshot(name="errors")
+    monkeypatch.setattr(export_module, "_convert", lambda *arguments: b"again")
+    monkeypatch.setattr(export_module, "_verify", lambda graph, content: None)
+    assert screen("export", "runs/a", "--onnx", "model.onnx", "--force") == snapshot(name="unchecked")
+    assert Path("model.onnx").read_bytes() == b"again"

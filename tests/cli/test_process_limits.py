@@ -10,7 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -45,15 +45,11 @@ main()
 """
 
 
-def limited(kind: int, value: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(kind, (value, value))
-
-
 def run(
     *command: str,
     folder: Path,
     shell: str = "",
-    limit: Callable[[], None] | None = None,
+    limit: tuple[int, int] | None = None,
     environment: Mapping[str, str | None] = {},
 ) -> subprocess.CompletedProcess[str]:
     """Run a command, with shell redirections and changes of the environment: None removes a variable."""
@@ -62,7 +58,7 @@ def run(
         ["bash", "-c", f'"$@" {shell}; exit ${{PIPESTATUS[0]}}', "bash", *command],
         cwd=folder,
         env={name: value for name, value in changed.items() if value is not None},
-        preexec_fn=limit,
+        preexec_fn=None if limit is None else lambda: resource.setrlimit(limit[0], (limit[1], limit[1])),
         capture_output=True,
         encoding="utf-8",
         errors="replace",
@@ -102,29 +98,25 @@ def test_a_stream_that_is_not_utf8_gets_escapes_and_the_same_json(environment: d
     assert os.fsencode(json.loads(ended.stdout)["folder"]) == os.fsencode(folder / "cache")
 
 
-def test_no_home_no_temporary_folder_and_a_home_that_is_a_file(tmp_path: Path) -> None:
+def test_no_home_and_no_current_folder_are_told(tmp_path: Path) -> None:
     nowhere = {"XDG_CACHE_HOME": None, "LABELGAP_CACHE": None, "TMPDIR": "/dev/null/none"}
     ended = run(*COMMAND, "cache", "--limit", "default", folder=tmp_path, environment={**nowhere, "HOME": "/dev/null"})
     assert ended.returncode in (0, 2) and "Traceback" not in ended.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_a_deleted_current_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     inner = f'cd "{tmp_path}/gone" && rmdir "{tmp_path}/gone" && exec "$@"'
     ended = run("bash", "-c", inner, "bash", *COMMAND, "demo", folder=tmp_path, environment={"PYTHONPATH": SOURCE})
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
-    assert ended.stderr.startswith("labelgap: the current folder does not exist any more") and not ended.stdout
+    assert ended.stderr.startswith("labelgap: the current folder") and not ended.stdout
 
 
 def test_too_few_file_descriptors_and_too_little_memory_are_told(tmp_path: Path) -> None:
     script = [sys.executable, "-c", OWN_COMMAND, "open-files"]
-    few = run(*script, folder=tmp_path, limit=limited(resource.RLIMIT_NOFILE, 100))
-    assert few.returncode == 2 and few.stderr.startswith("labelgap: too many files are open. Raise the limit")
-    assert few.stderr.count("\n") == 1
-    small = run(*COMMAND, "inspect", "digits", folder=tmp_path, limit=limited(resource.RLIMIT_AS, 400 << 20))
-    assert small.returncode == 2 and "labelgap: this process may use 419.4 MB of memory" in small.stderr
-    assert small.stderr.count("\n") == 1
+    few = run(*script, folder=tmp_path, limit=(resource.RLIMIT_NOFILE, 100))
+    assert few.returncode == 2 and few.stderr.startswith("labelgap: too many files are open")
+    small = run(*COMMAND, "inspect", "digits", folder=tmp_path, limit=(resource.RLIMIT_AS, 400 << 20))
+    assert small.returncode == 2 and "419.4 MB" in small.stderr
+    assert few.stderr.count("\n") == small.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -155,21 +147,13 @@ def test_what_ran_out_is_named_also_where_another_error_hides_it(error: Exceptio
     ("number", "code", "message"),
     [(signal.SIGINT, 130, "labelgap: stopped\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
 )
-def test_a_signal_ends_a_command_with_its_code_and_nothing_half_written(
-    number: signal.Signals, code: int, message: str, tmp_path: Path
-) -> None:
+def test_a_signal_ends_a_command_with_its_code(number: signal.Signals, code: int, message: str, tmp_path: Path) -> None:
     def usual_signals() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-    started = subprocess.Popen(
-        [sys.executable, "-c", OWN_COMMAND, "wait"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=usual_signals,
-    )
+    command, pipe = [sys.executable, "-c", OWN_COMMAND, "wait"], subprocess.PIPE
+    started = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, preexec_fn=usual_signals)
     try:
         assert started.stdout is not None and started.stdout.readline() == "ready\n"
         started.send_signal(number)
@@ -187,16 +171,13 @@ def test_a_bug_is_one_message_that_names_the_file_of_its_traceback(tmp_path: Pat
     options = ("--storage", "postgresql://ann:secret@db/sweeps", "--url", "postgresql://db/sweeps?password=secret")
     ended = run(sys.executable, "-c", OWN_COMMAND, "fail", *options, folder=tmp_path, environment=places)
     assert ended.returncode == 1 and ended.stderr.count("\n") == 1
-    assert ended.stderr.startswith(
-        r"labelgap: unexpected error (TypeError: no \x1b[31mcolor). This is a bug of labelgap"
-    )
+    assert ended.stderr.startswith(r"labelgap: unexpected error (TypeError: no \x1b[31mcolor)")
     (written,) = (tmp_path / "temporary").iterdir()
     assert str(written) in ended.stderr and written.stat().st_mode & 0o077 == 0
     assert written.read_text().rstrip().endswith("TypeError: no \x1b[31mcolor")
     assert "ann:***@db" in written.read_text() and "secret" not in written.read_text()
-    debug = run(
-        sys.executable, "-c", OWN_COMMAND, "fail", folder=tmp_path, environment={**places, "LABELGAP_DEBUG": "1"}
-    )
+    places["LABELGAP_DEBUG"] = "1"
+    debug = run(sys.executable, "-c", OWN_COMMAND, "fail", folder=tmp_path, environment=places)
     assert debug.returncode == 1 and "Traceback" in debug.stderr and "\x1b" not in debug.stderr
     usage = run(*COMMAND, "cache", "--lim\x1b[31mit", folder=tmp_path)
     assert usage.returncode == 2 and usage.stderr.startswith("labelgap: ") and "\x1b" not in usage.stderr

@@ -1,5 +1,3 @@
-"""``labelgap review``, ``apply`` and ``revisions`` as a person meets them; tests/review has the page itself."""
-
 from __future__ import annotations
 
 import json
@@ -12,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import QUICK, Screen, call
+from tests.cli.conftest import QUICK, Printed, Screen, call
 from tests.review.samples import TAGS, make_photos
 from tests.sample_photos import write_small_photos
 
@@ -26,9 +24,7 @@ from labelgap.training.config import RunConfig, write_config
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+def photos(tmp_path: Path) -> Path:
     make_photos(tmp_path)
     return tmp_path
 
@@ -45,26 +41,21 @@ def decide(folder: str, *said: tuple[str, str, int], by: str = "anna", kind: str
 
 
 @pytest.fixture
-def reviewed(photos: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+def reviewed(photos: Path) -> Path:
     """A review of five random photos with four decisions."""
     assert call(*DRAW, "--summary") == 0
     decide("tags-review", ("0.jpg", "dog", PRESENT), ("0.jpg", "owl", ABSENT), ("2.jpg", "owl", UNKNOWN))
     decide("tags-review", ("3.jpg", "cat", PRESENT), by="ben")
-    capsys.readouterr()
     return photos
 
 
-def test_a_review_without_a_run_makes_a_folder_and_says_how_far_it_is(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_review_without_a_run_says_how_far_it_is(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen(*DRAW, "--summary") == snapshot
     assert (photos / "tags-review" / "candidates.parquet").exists()
     assert screen.json(*DRAW, "--out", "mine")["progress"]["total"] == 9 and (photos / "mine").is_dir()
 
 
-def test_the_report_of_a_run_says_what_was_decided_since_and_which_command_uses_it(
-    photos: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_a_report_says_what_was_decided_since(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     data = ("tags.csv", "--images", "photos", "--duplicates", "off")
     assert call("train", *data, *QUICK, "--out", "my runs/a") == 0
     assert call("review", "my runs/a", "--random", "5", "--split", "train", "--summary") == 0
@@ -77,9 +68,7 @@ def test_the_report_of_a_run_says_what_was_decided_since_and_which_command_uses_
     assert "note      my runs/a/review.sqlite" in screen("report", "my runs/a")
 
 
-def test_the_summary_tells_agreement_and_what_is_to_be_settled(
-    reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_the_summary_tells_agreement(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     decide("tags-review", ("0.jpg", "dog", PRESENT), ("0.jpg", "owl", PRESENT), by="ben", kind=SECOND)
     decide("tags-review", ("3.jpg", "cat", UNKNOWN), by="anna", kind=SECOND)
     assert screen("review", "tags-review", "--summary") == snapshot
@@ -92,9 +81,7 @@ def test_the_summary_tells_agreement_and_what_is_to_be_settled(
     assert second["second"] == {"reviewer": "anna", "answer": "can't tell"}
 
 
-def test_apply_writes_a_table_that_can_be_trained_on(
-    reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_apply_writes_a_table_to_train_on(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("apply", "tags-review", "--out", "better.csv") == snapshot(name="one")
     assert Path("tags.csv").read_text() == TAGS
     data = load_csv("better.csv", "photos", duplicates="off")
@@ -105,9 +92,7 @@ def test_apply_writes_a_table_that_can_be_trained_on(
     assert screen("apply", "tags-review", "other", "--out", "both.csv") == snapshot(name="contradicted")
 
 
-def test_revisions_lists_and_takes_back_without_deleting(
-    reviewed: Path, screen: Screen, snapshot: SnapshotAssertion
-) -> None:
+def test_revisions_takes_back_without_deleting(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     def listed(*options: str) -> str:
         return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "TIME", screen("revisions", "tags-review", *options))
 
@@ -117,20 +102,16 @@ def test_revisions_lists_and_takes_back_without_deleting(
     assert "(undone)" in said and "reverted 1" in said
     assert len(decisions("tags-review")) == 3
 
-    assert call("revisions", "tags-review", "revert", "--reviewer", "ben") == 0
-    assert {made.author for made in decisions("tags-review")} == {"anna"}
-    assert call("revisions", "tags-review", "revert", "--since", "2001-01-01T00:00+00:00", "--reviewer", "anna") == 0
-    assert len(decisions("tags-review")) == 0
-    decide("tags-review", ("0.jpg", "dog", PRESENT))
-    assert call("revisions", "tags-review", "revert", "--all") == 0
-    assert len(decisions("tags-review")) == 0
+    since = ("--since", "2001-01-01T00:00+00:00", "--reviewer", "anna")
+    for options, left in ((("--reviewer", "ben"), {"anna"}), (since, set()), (("--all",), set())):
+        assert call("revisions", "tags-review", "revert", *options) == 0
+        assert {made.author for made in decisions("tags-review")} == left
+        decide("tags-review", *[("0.jpg", "dog", PRESENT)] * (options == since))
     assert len(screen.json("revisions", "tags-review", "list")) == 10
     assert "and 2 before" in listed("list", "--limit", "2", "--reviewer", "anna")
 
 
-def test_a_methods_revisions_are_listed_beside_peoples(
-    photos: Path, capsys: pytest.CaptureFixture[str], screen: Screen
-) -> None:
+def test_revisions_of_a_method_are_listed_too(photos: Path, printed: Printed, screen: Screen) -> None:
     data = load_csv("tags.csv", "photos", duplicates="off")
     recipe = {"name": "csv", "path": "tags.csv", "options": {"images": "photos", "duplicates": "off"}, "steps": []}
     names = {"method": "ll-cp", "why": None, "backbone": "small-cnn", "protocol": "linear", "select": "last"}
@@ -141,26 +122,17 @@ def test_a_methods_revisions_are_listed_beside_peoples(
     made = [Revision(f"{row}.jpg", "owl", PRESENT, "ll-cp", epoch=2) for row in (0, 2, 4)]
     Revisions(made).to_parquet("run/revisions.parquet")
     decide("run", ("0.jpg", "dog", ABSENT))
-    assert call("revisions", "run", "list", "--limit", "2") == 0
-    said = capsys.readouterr().out
+    said = printed("revisions", "run", "list", "--limit", "2")
     assert "no                     dog · 0.jpg" in said and "owl · 4.jpg" in said and "1 before, in rev" in said
     assert [each["source"] for each in screen.json("revisions", "run", "list")] == ["review", "ll-cp", "ll-cp", "ll-cp"]
-    assert call("apply", "run", "--out", "both.csv", "--source", "ll-cp") == 0
-    assert "1 by review, 3 by ll-cp" in capsys.readouterr().out
-    assert call("review", "run", "--random", "2", "--summary") == 0
-    assert "random" not in capsys.readouterr().err
-    assert call("review", "run", "--random", "300", "--out", "all", "--summary") == 0
-    assert "no 300" in capsys.readouterr().err
+    assert "1 by review, 3 by ll-cp" in printed("apply", "run", "--out", "both.csv", "--source", "ll-cp")
+    assert "no 2 " not in printed("review", "run", "--random", "2", "--summary")
+    assert "no 300" in printed("review", "run", "--random", "300", "--out", "all", "--summary")
     assert {*pq.read_table("run-review/candidates.parquet")["split"].to_pylist()} == {"val"}
-    assert call("review", "run") == 2
-    assert "labelgap audit run" in capsys.readouterr().err
+    assert "labelgap audit run" in printed("review", "run", code=2)
 
 
-def test_random_images_of_an_album_give_an_accuracy_out_of_fold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+def test_random_images_give_an_accuracy_out_of_fold(printed: Printed) -> None:
     write_small_photos(Path("photos"), 24)
     rows = (f"{number:02d}.jpg,{'red' if number % 2 else 'green'}" for number in range(24))
     Path("tags.csv").write_text("image,present\n" + "\n".join(rows) + "\n")
@@ -171,56 +143,39 @@ def test_random_images_of_an_album_give_an_accuracy_out_of_fold(
         assert review.splits() == ["train"] and len(review.image_order) == 20
         made = [review.decision(row, ABSENT, f"request-{row:04d}", 0) for row in range(len(review.candidates))]
         review.store.append(made, reviewer="anna", client="window-1")
-    capsys.readouterr()
-    assert call("evaluate", "runs/a", "runs/a-review", "--resamples", "0", "--device", "cpu") == 0
-    said = capsys.readouterr().out
+    said = printed("evaluate", "runs/a", "runs/a-review", "--resamples", "0", "--device", "cpu")
     assert re.search(r"mAP \d+\.\d+ over 2 of 2 classes", said) and "too high" not in said
     assert "of 20 images" in said
 
 
-def test_candidates_go_to_label_studio_and_decisions_come_back(
-    reviewed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_candidates_go_to_label_studio_and_back(reviewed: Path, printed: Printed) -> None:
     assert call("review", "tags-review", "--export-to", "labelstudio", "--out", "tasks.json") == 0
     assert len(json.loads(Path("tasks.json").read_text())) == 4 and Path("tasks.xml").exists()
     arguments = ("--import-from", "labelstudio", "--in", "tasks.json", "--reviewer", "cleo")
-    assert call("review", "tags-review", *arguments) == 0
-    assert "0 labels, by cleo" in capsys.readouterr().out
+    assert "0 labels, by cleo" in printed("review", "tags-review", *arguments)
 
 
 def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    of_review = screen.errors(
-        "review",
-        *("tags.csv", "nowhere --random 5", "photos --summary", " ".join((*DRAW[1:-1], "4"))),
-        *(
-            f"tags-review {options}"
-            for options in (
-                *("--random 5", "--zeros unknown", "--budget soon", "--reviewer 'a\tb\x1b'", "--export-to labelstudio"),
-                *("--export-to cvat --out a.json", "--import-from fiftyone", "--no-browser --port 70000"),
-                *("--no-browser --host no.such.host.invalid", "--budget 8d"),
-                *(f"--double={share}" for share in ("five", "-1%", "101%", "5", "nan", "%", "''")),
-            )
-        ),
-    )
+    options = ["--random 5", "--zeros unknown", "--budget soon", "--budget 8d", "--reviewer 'a\tb\x1b'"]
+    options += ["--export-to labelstudio", "--export-to cvat --out a.json", "--import-from fiftyone"]
+    options += ["--no-browser --port 70000", "--no-browser --host no.such.host.invalid"]
+    options += [f"--double={share}" for share in ("five", "-1%", "101%", "5", "nan", "%", "''")]
+    wrong = ["tags.csv", "nowhere --random 5", "photos --summary", " ".join((*DRAW[1:-1], "4"))]
+    of_review = screen.errors("review", *wrong, *(f"tags-review {each}" for each in options))
     assert of_review == snapshot(name="review")
-    of_apply = screen.errors(
-        *("apply", "tags-review --out tags.csv", "tags-review --out a.csv --source ll-cp", "photos --out a.csv")
-    )
-    assert of_apply == snapshot(name="apply")
-    of_revisions = screen.errors(
-        "revisions tags-review", *("remove", "revert", "revert 99", "list 3", "list --since yesterday")
-    )
-    assert of_revisions == snapshot(name="revisions")
+    wrong = ["tags-review --out tags.csv", "tags-review --out a.csv --source ll-cp", "photos --out a.csv"]
+    assert screen.errors("apply", *wrong) == snapshot(name="apply")
+    wrong = ["remove", "revert", "revert 99", "list 3", "list --since yesterday"]
+    assert screen.errors("revisions tags-review", *wrong) == snapshot(name="revisions")
     assert Path("tags.csv").read_text() == TAGS and len(decisions("tags-review")) == 4
 
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
-def test_a_missing_package_is_named_with_the_way_to_get_it(
-    reviewed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, package: str
+def test_a_missing_package_is_named(
+    reviewed: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in list(sys.modules):
         if name in ("labelgap.review.app", "labelgap.review.security"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    assert call("review", "tags-review", "--no-browser") == 2
-    assert "pip install 'labelgap[review]'" in capsys.readouterr().err
+    assert "pip install 'labelgap[review]'" in printed("review", "tags-review", "--no-browser", code=2)

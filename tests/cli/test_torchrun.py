@@ -38,7 +38,6 @@ class Machines:
             each.mkdir()
 
     def start(self, *command: str) -> None:
-        """Start the command on both."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
         torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{self.port}"]
         torchrun += ["-m", "labelgap", *command]

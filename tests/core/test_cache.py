@@ -1,5 +1,3 @@
-"""The cache: its folder and limit; rows by key with several writers, kills, damage, eviction and clearing."""
-
 from __future__ import annotations
 
 import json
@@ -17,18 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from labelgap.core import cache as cache_module
-from labelgap.core.cache import (
-    KEY_BYTES,
-    RowStore,
-    cache_folder,
-    cache_limit,
-    clear_cache,
-    folder_size,
-    list_rows,
-    read_flat_json,
-    set_cache_limit,
-    shrink_cache,
-)
+from labelgap.core.cache import KEY_BYTES, cache_limit, folder_size, list_rows, set_cache_limit, shrink_cache
 from labelgap.core.errors import InputError
 from labelgap.core.system import free_disk_space, parse_bytes
 
@@ -45,7 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_limit_is_given_or_set_or_a_tenth_of_the_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "free_disk_space", lambda path: 50_000_000_000)
-    assert cache_folder() == cache and cache_limit() == (5_000_000_000, "default")
+    assert cache_module.cache_folder() == cache and cache_limit() == (5_000_000_000, "default")
     cache.mkdir()
     (cache / "a").write_bytes(bytes(1_000_000))
     assert cache_limit().bytes == 5_000_000_000 + round(0.1 * folder_size(cache)), "what it takes is free without it"
@@ -63,7 +50,7 @@ def test_the_limit_is_given_or_set_or_a_tenth_of_the_disk(cache: Path, monkeypat
     assert set_cache_limit("none").bytes is None and set_cache_limit("default").source == "default"
     monkeypatch.delenv("LABELGAP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    assert cache_folder() == cache / "labelgap"
+    assert cache_module.cache_folder() == cache / "labelgap"
 
 
 def test_amounts_of_bytes_are_read_as_people_write_them(tmp_path: Path) -> None:
@@ -81,7 +68,7 @@ def test_settings_that_nobody_here_wrote_do_not_count(cache: Path, tmp_path: Pat
     values = ('{"deep": 1}', "NaN", "-1", "1e400", "true", '"\\ud800"', f'"{"x" * (2 << 20)}"')
     for content in ("", "[]", "not json", "{" * 100_000, *(f'{{"limit": {value}}}' for value in values)):
         path.write_text(content)
-        assert read_flat_json(path) is None and cache_limit().source == "default", content[:20]
+        assert cache_module.read_flat_json(path) is None and cache_limit().source == "default", content[:20]
     path.unlink()
     os.mkfifo(path)
     assert cache_limit().source == "default"
@@ -99,11 +86,11 @@ def random_bytes(rows: int, width: int, seed: int) -> NDArray[np.uint8]:
 KEYS, ROWS = random_bytes(60, KEY_BYTES, 0), random_bytes(60, WIDTH, 1)
 
 
-def open_store(name: str = "net", messages: list[str] | None = None) -> RowStore:
-    return RowStore(name, WIDTH, {"backbone": name}, (messages if messages is not None else []).append)
+def open_store(name: str = "net", messages: list[str] | None = None) -> cache_module.RowStore:
+    return cache_module.RowStore(name, WIDTH, {"backbone": name}, (messages if messages is not None else []).append)
 
 
-def read(store: RowStore, keys: NDArray[np.uint8]) -> tuple[list[bool], NDArray[np.uint8]]:
+def read(store: cache_module.RowStore, keys: NDArray[np.uint8]) -> tuple[list[bool], NDArray[np.uint8]]:
     """Return which keys are found, and rows in reverse order of the keys."""
     out = np.zeros((len(keys), WIDTH), dtype=np.uint8)
     return store.read(keys, out, np.arange(len(keys))[::-1]).tolist(), out
@@ -159,9 +146,8 @@ def test_processes_that_write_at_once_and_are_killed_lose_only_what_they_were_st
     workers = []
     for number in range(2):
         pipe, theirs = context.Pipe(duplex=False)
-        workers.append(
-            (pipe, context.Process(target=store_until_killed, args=(theirs, str(cache), number), daemon=True))
-        )
+        process = context.Process(target=store_until_killed, args=(theirs, str(cache), number), daemon=True)
+        workers.append((pipe, process))
         workers[-1][1].start()
         theirs.close()
     for pipe, process in workers:
@@ -198,9 +184,7 @@ def test_a_row_that_is_damaged_counts_as_missing(cache: Path, damage: str) -> No
 
 
 @pytest.mark.parametrize("damage", ["text", "empty", "link", "pipe", "middle"])
-def test_a_database_that_cannot_be_used_is_logged_once_and_left_alone_until_it_is_cleared(
-    cache: Path, tmp_path: Path, damage: str
-) -> None:
+def test_a_database_that_cannot_be_used_is_logged_once_and_left_alone(cache: Path, tmp_path: Path, damage: str) -> None:
     open_store().append(KEYS, ROWS)
     path, precious = cache / "features" / "rows.sqlite", tmp_path / "precious.txt"
     precious.write_bytes(b"")
@@ -218,7 +202,7 @@ def test_a_database_that_cannot_be_used_is_logged_once_and_left_alone_until_it_i
     assert not any(read(store, KEYS)[0]) and not store.find(KEYS).any() and not store.shared
     store.append(KEYS, ROWS)
     assert len(messages) == 1 and "rows.sqlite" in messages[0] and list_rows() == [] and not precious.read_bytes()
-    assert clear_cache() == [] and precious.exists()
+    assert cache_module.clear_cache() == [] and precious.exists()
     open_store().append(KEYS, ROWS)
     assert open_store().find(KEYS).all()
 
@@ -231,7 +215,7 @@ def test_a_database_with_a_trigger_is_not_used(cache: Path) -> None:
     store = open_store(messages=messages)
     store.append(KEYS[:1], ROWS[:1])
     assert len(messages) == 1 and not store.writable and not store.find(KEYS).any()
-    assert clear_cache() == [] and open_store().reserve(1)
+    assert cache_module.clear_cache() == [] and open_store().reserve(1)
 
 
 def test_networks_are_listed_by_when_they_were_last_used(cache: Path) -> None:
@@ -246,9 +230,7 @@ def test_networks_are_listed_by_when_they_were_last_used(cache: Path) -> None:
     assert [rows.name for rows in list_rows()] == ["oldest", "new", "old"]
 
 
-def test_the_least_recently_used_rows_are_evicted_first_and_never_those_in_use(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_rows_are_evicted_but_none_in_use(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_PAGE_BYTES", 512)
     put(cache, "other", 0, 60, 9)
     for first, days in ((0, 5), (20, 3), (40, 4)):
@@ -264,13 +246,13 @@ def test_the_least_recently_used_rows_are_evicted_first_and_never_those_in_use(
 
 
 def test_what_earlier_versions_cached_is_cleared_and_links_are_not_followed(cache: Path, tmp_path: Path) -> None:
-    assert clear_cache() == [] and not cache.exists()
+    assert cache_module.clear_cache() == [] and not cache.exists()
     (cache / "features" / "net").mkdir(parents=True)
     (tmp_path / "mine").mkdir()
     for path in (cache / "features" / "net" / "1.rows", cache / "features" / "0123.npy", tmp_path / "mine" / "a.txt"):
         path.write_bytes(b"content")
     (cache / "features" / "link").symlink_to(tmp_path / "mine")
-    clear_cache()
+    cache_module.clear_cache()
     assert not list((cache / "features").iterdir()) and (tmp_path / "mine" / "a.txt").exists()
 
 

@@ -5,24 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from labelgap.core.errors import (
-    InputError,
-    LabelGapError,
-    Problem,
-    ProblemsError,
-    RunError,
-    UnknownNameError,
-    describe_missing_path,
-    nearest,
-    nearest_path,
-)
+from labelgap.core import errors
+from labelgap.core.errors import LabelGapError, Problem, ProblemsError, RunError, UnknownNameError, nearest_path
 
-ERRORS = (
-    InputError("a"),
-    RunError("a"),
-    UnknownNameError("method", "ll-tc", ["ll-ct"]),
-    ProblemsError("a.csv", [Problem(3, "bad")]),
-)
+UNKNOWN_METHOD = UnknownNameError("method", "ll-tc", ["ll-ct"])
+ERRORS = (errors.InputError("a"), RunError("a"), UNKNOWN_METHOD, ProblemsError("a.csv", [Problem(3, "bad")]))
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -53,7 +40,7 @@ def test_the_nearest_name_is_found_whatever_its_case() -> None:
         ("", ["an"], None),
         ("an", [], None),
     ):
-        assert nearest(name, known) == expected
+        assert errors.nearest(name, known) == expected
 
 
 def test_problems_are_listed_in_order_of_their_lines_equal_ones_once_and_some_of_every_kind() -> None:
@@ -99,4 +86,4 @@ def test_the_first_part_that_is_missing_is_compared_with_its_folder(folder: Path
     assert nearest_path(typed) == (None if near is None else Path(near))
     if near is not None:
         assert nearest_path(folder / typed) == folder / near
-        assert describe_missing_path(typed) == f"{typed} does not exist. Did you mean {near}?"
+        assert errors.describe_missing_path(typed) == f"{typed} does not exist. Did you mean {near}?"

@@ -3,10 +3,7 @@ from __future__ import annotations
 import os
 import pickle
 import resource
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,23 +16,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from labelgap.core import files
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import (
-    DiskError,
-    atomic_path,
-    is_partial,
-    make_folder,
-    remove_file,
-    remove_partials,
-    write_bytes,
-    write_json,
-    write_text,
-)
+from labelgap.core.files import DiskError, atomic_path, make_folder, remove_partials, write_json, write_text
 
 
-def test_a_folder_that_another_process_removes_meanwhile_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     look = Path.is_dir
@@ -49,7 +35,7 @@ def test_a_folder_that_another_process_removes_meanwhile_is_made_again(
     make_folder(folder)
     assert folder.is_dir()
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file cannot be created \(File exists\): choose another folder"):
+    with pytest.raises(RunError, match=r"file .*\(File exists\)"):
         make_folder(tmp_path / "file")
 
 
@@ -75,7 +61,7 @@ def test_a_finished_file_takes_the_place_of_the_old_one_with_the_rights_of_any_n
 def test_text_is_written_as_utf_8_bytes_as_they_are_and_json_indented(tmp_path: Path) -> None:
     write_text(tmp_path / "a", "élan\n漢\r\n")
     assert (tmp_path / "a").read_bytes() == "élan\n漢\r\n".encode()
-    write_bytes(tmp_path / "a", b"\x00\xff")
+    files.write_bytes(tmp_path / "a", b"\x00\xff")
     assert (tmp_path / "a").read_bytes() == b"\x00\xff"
     write_json(str(tmp_path / "a"), {"name": "élan", "values": [1]})
     text = '{\n  "name": "élan",\n  "values": [\n    1\n  ]\n}\n'
@@ -85,41 +71,13 @@ def test_text_is_written_as_utf_8_bytes_as_they_are_and_json_indented(tmp_path: 
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, OSError, InputError, KeyboardInterrupt, SystemExit])
-def test_a_failing_writer_leaves_the_old_file_no_litter_and_its_own_error(
-    tmp_path: Path, failure: type[BaseException]
-) -> None:
+def test_a_failing_writer_leaves_the_old_file_and_its_own_error(tmp_path: Path, failure: type[BaseException]) -> None:
     target, error = tmp_path / "a.txt", failure("no")
     target.write_text("old")
     with pytest.raises(failure) as caught, atomic_path(target) as temporary:
         temporary.write_text("ne")
         raise error
     assert caught.value is error and target.read_text() == "old" and names(tmp_path) == ["a.txt"]
-
-
-HALF = """
-import sys, time
-from labelgap.core.files import atomic_path
-with atomic_path(sys.argv[1]) as temporary, temporary.open("w") as file:
-    file.write("half of what is n")
-    file.flush()
-    print("half", flush=True)
-    time.sleep(60)
-    file.write("ew")
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
-def test_a_process_killed_in_the_middle_leaves_the_old_file_whole(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    target.write_text("old")
-    with subprocess.Popen([sys.executable, "-c", HALF, str(target)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "half\n"
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert target.read_text() == "old"
-    (left,) = [path for path in tmp_path.iterdir() if path != target]
-    assert is_partial(left.name) and left.suffix == ".txt"
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
@@ -150,14 +108,14 @@ def test_what_is_not_an_ordinary_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     kinds = ("folder", "link", "loop", "pipe")
     for name in kinds:
-        with pytest.raises(InputError, match=f"{name} cannot be written"):
+        with pytest.raises(InputError, match=name):
             write_text(tmp_path / name, "x")
     with pytest.raises(InputError, match="nowhere"):
         write_text(tmp_path / "nowhere" / "a.txt", "")
     assert names(tmp_path) == sorted(kinds) and (tmp_path / "pipe").is_fifo()
     with pytest.raises(RunError, match="folder"):
-        remove_file(tmp_path / "folder")
-    remove_file(tmp_path / "never-there")
+        files.remove_file(tmp_path / "folder")
+    files.remove_file(tmp_path / "never-there")
 
 
 @contextmanager
@@ -201,7 +159,7 @@ def test_a_folder_that_may_not_be_written_to_is_a_disk_error(tmp_path: Path) -> 
         folder.chmod(0o755)
     os.seteuid(65534)
     try:
-        with pytest.raises(DiskError, match=r"a\.txt: permission denied\..*Choose a folder that can be written"):
+        with pytest.raises(DiskError, match=r"a\.txt: permission denied"):
             write_text(tmp_path / "a.txt", "")
         with pytest.raises(DiskError, match="permission denied") as caught:
             make_folder(tmp_path / "deep" / "er")

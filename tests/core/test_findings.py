@@ -1,5 +1,3 @@
-"""Findings: typed facts that become sentences where they are shown."""
-
 from __future__ import annotations
 
 import json

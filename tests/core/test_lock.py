@@ -1,62 +1,39 @@
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from tests.killing import start_forked, wait_forked
+from tests.waiting import PATIENCE
 
 from labelgap.core.errors import RunError
 from labelgap.core.lock import LOCK_FILE, lock_folder
 
-HOLD = """
-import sys, os
-from pathlib import Path
-from labelgap.core.lock import lock_folder
-with lock_folder(Path(sys.argv[1]), "training"):
-    if sys.argv[2] == "fork":
-        reader, writer = os.pipe()
-        if os.fork() == 0:
-            os.write(writer, b"started")
-            sys.stdin.read()  # a worker that outlives its parent
-            os._exit(0)
-        os.read(reader, 7)
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
+@pytest.mark.parametrize("with_worker", [False, True])
+def test_a_holder_is_named_and_its_lock_is_free_once_it_is_killed(tmp_path: Path, with_worker: bool) -> None:
+    reading, writing = os.pipe()
 
-def hold(folder: Path, mode: str = "plain") -> subprocess.Popen[str]:
-    """Start a process that holds the lock of a folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder), mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
-
-
-def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path) -> None:
-    with hold(tmp_path) as holder:
-        message = rf"in use by another process \(training, process {holder.pid}, since "
-        with pytest.raises(RunError, match=message), lock_folder(tmp_path, "auditing"):
-            pass
-        holder.communicate("")
-    with lock_folder(tmp_path, "auditing"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("mode", ["plain", "fork"])
-def test_the_lock_of_a_killed_process_is_free_at_once_though_its_workers_live(tmp_path: Path, mode: str) -> None:
-    with hold(tmp_path, mode) as holder:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-        assert (tmp_path / LOCK_FILE).exists()
+    def hold() -> None:
         with lock_folder(tmp_path, "training"):
-            pass
+            if with_worker and os.fork() == 0:
+                time.sleep(PATIENCE)  # it outlives its parent
+            os.write(writing, b"held")
+            time.sleep(PATIENCE)
+
+    holder = start_forked(hold)
+    assert os.read(reading, 4) == b"held"
+    with pytest.raises(RunError, match=rf"\(training, process {holder}, since "), lock_folder(tmp_path, "auditing"):
+        pass
+    os.kill(holder, signal.SIGKILL)
+    wait_forked(holder)
+    assert (tmp_path / LOCK_FILE).exists()
+    with lock_folder(tmp_path, "training"):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 
@@ -101,21 +78,15 @@ def test_a_file_in_place_of_the_folder_and_a_link_in_place_of_the_lock_are_left_
     assert (tmp_path / "run").read_text() == "a file"
 
 
-RACE = """
-import sys
-from pathlib import Path
-from labelgap.core.lock import lock_folder
-folder = Path(sys.argv[1])
-for _ in range(50):
-    with lock_folder(folder / "shared", "counting", wait=600):
-        count = int((folder / "count").read_text())
-        (folder / "count").write_text(str(count + 1))
-"""
-
-
 def test_no_update_is_lost_while_three_processes_take_and_remove_the_lock(tmp_path: Path) -> None:
+    def add() -> None:
+        for _ in range(50):
+            with lock_folder(tmp_path / "shared", "counting", wait=PATIENCE):
+                count = int((tmp_path / "count").read_text())
+                (tmp_path / "count").write_text(str(count + 1))
+
     (tmp_path / "count").write_text("0")
-    workers = [subprocess.Popen([sys.executable, "-c", RACE, str(tmp_path)]) for _ in range(3)]
-    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    workers = [start_forked(add) for _ in range(3)]
+    assert [wait_forked(worker) for worker in workers] == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "150"
     assert not (tmp_path / "shared" / LOCK_FILE).exists()

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.killing import start_forked, wait_forked
 
 from labelgap.core.errors import RunError
 from labelgap.core.manifest import MANIFEST_FILE, check_files, replacing, verify_folder, write_manifest
@@ -27,7 +27,7 @@ def test_a_changed_and_a_missing_file_are_found_and_the_way_out_is_named(folder:
     (folder / "heads/a.safetensors").unlink()
     assert list(verify_folder(folder).values()) == ["intact", "changed", "missing"]
     check_files(folder, ["best.safetensors"])
-    with pytest.raises(RunError, match=r"config\.json is not as it was written.*labelgap verify .* --accept"):
+    with pytest.raises(RunError, match=r"config\.json .*--accept"):
         check_files(folder, ["config.json"])
 
 
@@ -52,7 +52,7 @@ def test_a_manifest_names_only_files_of_its_folder(folder: Path, name: str) -> N
     manifest = json.loads((folder / MANIFEST_FILE).read_text())
     manifest["files"][name] = manifest["files"]["config.json"]
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
-    with pytest.raises(RunError, match="which is not a file of this folder"):
+    with pytest.raises(RunError, match=MANIFEST_FILE):
         verify_folder(folder)
 
 
@@ -63,22 +63,15 @@ def test_a_damaged_manifest_is_one_error(folder: Path, text: str) -> None:
         check_files(folder, ["config.json"])
 
 
-ADD = """
-import sys
-from pathlib import Path
-from labelgap.core.manifest import replacing
-folder, who = Path(sys.argv[1]), sys.argv[2]
-for number in range(15):
-    with replacing(folder, [f"{who}{number}"]):
-        (folder / f"{who}{number}").write_text(who)
-"""
-
-
 def test_two_processes_that_add_files_lose_no_entry(folder: Path) -> None:
-    workers = [subprocess.Popen([sys.executable, "-c", ADD, str(folder), who]) for who in "ab"]
-    assert [worker.wait() for worker in workers] == [0, 0]
-    assert len(verify_folder(folder)) == 33
-    assert set(verify_folder(folder).values()) == {"intact"}
+    def add(who: str) -> None:
+        for number in range(15):
+            with replacing(folder, [f"{who}{number}"]):
+                (folder / f"{who}{number}").write_text(who)
+
+    workers = [start_forked(partial(add, who)) for who in "ab"]
+    assert [wait_forked(worker) for worker in workers] == [0, 0]
+    assert len(verify_folder(folder)) == 33 and set(verify_folder(folder).values()) == {"intact"}
 
 
 def test_sizes_are_compared_before_digests_and_a_hollow_file_is_refused_even_where_the_manifest_agrees(

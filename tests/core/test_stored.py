@@ -46,7 +46,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(path: Path) -> Any:
-    """Read a file with the reader of its suffix."""
     if path.suffix == ".json":
         return read_json(path, Document, format=1)
     return read_table(path, SCHEMA) if path.suffix == ".parquet" else read_arrays(path)
@@ -90,7 +89,6 @@ def test_json_of_another_shape_is_one_error_with_the_file(tmp_path: Path, text: 
 
 
 def npy(header: str, body: bytes = b"") -> bytes:
-    """An .npy file with any header."""
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + body
 
 
@@ -127,37 +125,31 @@ def test_a_compressed_array_larger_than_the_limit_is_not_unpacked(tmp_path: Path
 
 
 def test_a_table_with_another_column_type_or_too_many_rows_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"image": ["x"], "rank": [1.5]}), path)
-    with pytest.raises(RunError, match=r"column 'rank' is of type double, not int32"):
-        read(path)
-    pq.write_table(pa.table({"image": ["x"]}), path)
-    with pytest.raises(RunError, match="no column 'rank'"):
-        read(path)
-    rows = 1 << 20
-    table = pa.table({"image": pa.array(["x"] * rows), "rank": pa.array(np.zeros(rows, dtype=np.int32))})
-    pq.write_table(table, path, compression="zstd")
-    with pytest.raises(RunError, match=r"claims 1,048,576 rows"):
-        read(path)
+    path, rows = tmp_path / "a.parquet", 1 << 20
+    many = {"image": pa.array(["x"] * rows), "rank": pa.array(np.zeros(rows, dtype=np.int32))}
+    for columns, named in (
+        ({"image": ["x"], "rank": [1.5]}, "double"),
+        ({"image": ["x"]}, "'rank'"),
+        (many, "1,048,576"),
+    ):
+        pq.write_table(pa.table(columns), path, compression="zstd")
+        with pytest.raises(RunError, match=named):
+            read(path)
 
 
 def test_only_an_ordinary_file_of_bounded_size_is_read(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"does not exist. Try again."):
-        read_bytes(tmp_path / "a", remedy="Try again.")
-    with pytest.raises(RunError, match=r"cannot be read|not an ordinary file"):
-        read_bytes(tmp_path)
-    os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(RunError, match="not an ordinary file"):
-        read(tmp_path / "pipe.json")
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(bytes(11))
-    with pytest.raises(RunError, match="more than 10 bytes"):
-        read_bytes(tmp_path / "large", limit=10)
+    (tmp_path / "folder").mkdir()
+    for name, named in (("none", "Again."), ("folder", "folder"), ("pipe", "ordinary"), ("large", "10 bytes")):
+        with pytest.raises(RunError, match=named):
+            read_bytes(tmp_path / name, limit=10, remedy="Again.")
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.npz", "a.npy", "a.parquet"])
 @settings(max_examples=40)
 @given(data=st.data())
-def test_a_mutated_file_is_a_value_or_a_run_error(
+def test_mutations_are_refused(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
 ) -> None:
     content = bytearray((folder / name).read_bytes())

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.safetensors"
 
 
-def test_tensors_and_metadata_come_back(path: Path) -> None:
+def test_tensors_come_back_as_the_same_bytes_and_the_previous_file_is_kept(path: Path) -> None:
     tensors, metadata = read_tensors(path)
     assert metadata == {"epoch": "3"}
     assert tensors["head.weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -39,6 +39,9 @@ def test_tensors_and_metadata_come_back(path: Path) -> None:
     assert tensors["flags"].tolist() == [True, False]
     assert read_tensor_metadata(path)["epoch"] == "3"
     assert safetensors.torch.load_file(path).keys() == tensors.keys()  # any program can read it
+    first, previous = path.read_bytes(), path.with_name("previous.safetensors")
+    write_tensors(path, read_tensors(path)[0], {"epoch": "3"}, previous=previous)
+    assert path.read_bytes() == first == previous.read_bytes()
 
 
 def test_every_flipped_bit_is_found_or_means_the_same(path: Path) -> None:
@@ -73,22 +76,12 @@ def test_a_file_without_digest_or_with_another_epoch_is_not_ours(path: Path) -> 
 
 
 def test_a_missing_or_truncated_file_is_named_with_the_remedy(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(RunError, match=r"a\.safetensors is damaged .* Train again\."):
-        read_tensors(path, remedy="Train again.")
-    path.unlink()
-    with pytest.raises(RunError, match=r"does not exist\. Train again\."):
-        read_tensors(path, remedy="Train again.")
-    os.mkfifo(path)
-    for read in (read_tensors, read_tensor_metadata):
-        with pytest.raises(RunError):
-            read(path)
-
-
-def test_the_same_tensors_are_the_same_bytes_and_the_replaced_file_is_kept_as_the_previous_one(path: Path) -> None:
-    first, previous = path.read_bytes(), path.with_name("previous.safetensors")
-    write_tensors(path, read_tensors(path)[0], {"epoch": "3"}, previous=previous)
-    assert path.read_bytes() == first == previous.read_bytes()
+    content = path.read_bytes()
+    for change in (lambda: path.write_bytes(content[:20]), path.unlink, lambda: os.mkfifo(path)):
+        change()
+        for read in (read_tensors, read_tensor_metadata):
+            with pytest.raises(RunError, match=rf"{path.name} .*Train again\."):
+                read(path, remedy="Train again.")
 
 
 def test_every_type_of_number_is_written_as_the_format_has_it(tmp_path: Path) -> None:

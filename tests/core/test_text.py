@@ -1,5 +1,3 @@
-"""Names from files reach a spreadsheet as text, and come back as they were; long ones are cut."""
-
 from __future__ import annotations
 
 import csv
@@ -8,19 +6,8 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelgap.core.text import (
-    escape_control,
-    format_duration,
-    format_option,
-    join_names,
-    parse_scalar,
-    plural,
-    pluralize,
-    quote_formula,
-    quote_formulas,
-    truncate_text,
-    unquote_formula,
-)
+from labelgap.core import text as text_module
+from labelgap.core.text import plural, pluralize, quote_formula, quote_formulas, truncate_text, unquote_formula
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 NAMES = st.text(st.sampled_from("'=+-@\t\r\n＝＋－＠a1.e \",;é\0"))
@@ -39,9 +26,12 @@ def test_numbers_stay_numbers(number: float) -> None:
     assert quote_formulas([number, str(number), f"{number:+}"]) == [number, str(number), f"{number:+}"]
 
 
-def test_ordinary_names_stay_as_they_are() -> None:
+def test_ordinary_names_stay_and_long_ones_are_cut_unread() -> None:
     for name in ("dog", "'tis", "''", "o'clock", "a=b", "é", "", "3-d", "1+1", "#1"):
         assert quote_formula(name) == name == unquote_formula(name)
+    assert truncate_text("a" * 61) == "a" * 59 + "…" and truncate_text("a" * 60) == "a" * 60
+    assert truncate_text("a b\n c\x1b") == "a b c\N{REPLACEMENT CHARACTER}"
+    assert truncate_text("a" + " " * 10_000_000 + "b") == "a…"
 
 
 @given(st.lists(NAMES.filter(lambda text: "\0" not in text), min_size=2))
@@ -52,19 +42,13 @@ def test_a_row_goes_through_a_csv_file(names: list[str]) -> None:
     assert [unquote_formula(cell) for cell in next(csv.reader(text, strict=True))] == names
 
 
-def test_a_long_name_is_cut_without_being_read_to_its_end() -> None:
-    assert truncate_text("a" * 61) == "a" * 59 + "…" and truncate_text("a" * 60) == "a" * 60
-    assert truncate_text("a b\n c\x1b") == "a b c\N{REPLACEMENT CHARACTER}"
-    assert truncate_text("a" + " " * 10_000_000 + "b") == "a…"
-
-
 def test_parts_of_messages() -> None:
-    assert escape_control("cat\x1b[2J, \u202egod") == "cat\\x1b[2J, \\u202egod"
-    assert [parse_scalar(text) for text in ("3", "1e-3", "True", "all")] == [3, 0.001, True, "all"]
+    assert text_module.escape_control("cat\x1b[2J, \u202egod") == "cat\\x1b[2J, \\u202egod"
+    assert [text_module.parse_scalar(text) for text in ("3", "1e-3", "True", "all")] == [3, 0.001, True, "all"]
     assert [plural(noun) for noun in ("tag", "class", "box")] == ["tags", "classes", "boxes"]
     assert pluralize(1, "label") == "1 label" and pluralize(2_000, "label") == "2,000 labels"
     assert pluralize(2, "label is", "labels are") == "2 labels are"
-    assert join_names(["cat", "dog", "owl"], 2) == "cat, dog and 1 more"
-    durations = [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
+    assert text_module.join_names(["cat", "dog", "owl"], 2) == "cat, dog and 1 more"
+    durations = [text_module.format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
     assert durations == ["5 s", "15 s", "30 s", "21 min", "2.2 h", "5 days"]
-    assert format_option("ignore-columns", "Image width") == "--ignore-columns 'Image width'"
+    assert text_module.format_option("ignore-columns", "Image width") == "--ignore-columns 'Image width'"

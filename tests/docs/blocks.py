@@ -15,16 +15,7 @@ TITLE = re.compile(r'title="([^"]+)"')
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        page: relative to the project.
-        line: of its fence.
-        language: the first word after the fence.
-        title: the name of the file that the block is, if it is one.
-        text: what stands between the fences.
-        mark: ``not run: reason``, ``output`` or ``output, other numbers elsewhere``, from the comment above; or empty.
-    """
+    """A fenced block of a page, with the file that it is and the mark above it, if any."""
 
     page: str
     line: int

@@ -1,5 +1,3 @@
-"""The example plug-in, installed and used through the commands."""
-
 from __future__ import annotations
 
 import os
@@ -46,7 +44,6 @@ def run(commands: list[str], folder: Path, packages: Path) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the plug-in installed."""
     folder = tmp_path_factory.mktemp("plugin")
     shutil.copytree(PLUGIN, folder / "source")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -56,7 +53,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "packages"
 
 
-def test_the_commands_know_train_reopen_audit_and_export_what_a_plug_in_brings(
+def test_the_commands_take_what_a_plug_in_brings(
     installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = "train stripes --method weighted-negative --option weight=0.2 --backbone stripe-net --device cpu --out a"

@@ -1,12 +1,13 @@
-"""Prediction files: columns, labels, bad images, bounded memory."""
-
 from __future__ import annotations
 
 import csv
 import json
+import re
+import signal
 import stat
 import tracemalloc
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from scipy.special import expit
-from tests.training.untrained_run import CLASSES, MARKS, make_run
+from tests.killing import killed_at_every_operation, run_forked
+from tests.mutations import mutations
+from tests.racing import race
+from tests.training.untrained_run import CLASSES, MARKS, make_run, predict_many, predict_when_refused
 
 import labelgap as lg
 from labelgap.core.errors import InputError, LabelGapError, RunError
@@ -34,7 +38,6 @@ from labelgap.training import Run
 
 
 def expected_label(score: float, threshold: float, mark: str, scale: float) -> str:
-    """The documented rule for one entry."""
     if mark == "default":
         return "unsure"
     ratio = ((score / (1 - score)) / (threshold / (1 - threshold))) ** scale
@@ -145,9 +148,11 @@ def test_labels_follow_the_rule_at_its_limits() -> None:
     assert [row[3] for row in named] == ["present"] * 6
     assert [row[4] for row in named] == ["absent"] * 5 + ["present"]
     steep = PlattCalibration(100.0, (0.0,) * 5, (True,) * 5, 5, 5, 1.0)
-    assert [LABELS[row[0]] for row in labels_from_scores(scores, cuts, steep)] == ["present"] * 2 + ["absent"] * 3 + [
-        "present"
-    ]
+    named = [[LABELS[row[0]]] for row in labels_from_scores(scores, cuts, steep)]
+    assert [row[0] for row in named] == ["present"] * 2 + ["absent"] * 3 + ["present"]
+
+
+BAD = ("05.png", "11.png", "12.png")
 
 
 @pytest.fixture
@@ -172,7 +177,7 @@ def test_unreadable_images_have_blank_rows(run: Run, photos: FileImages, tmp_pat
     summary = predict_to_file(run, photos, out, layout="wide", device="cpu", batch_size=8, workers=workers)
     rows = {row["image"]: row for row in pq.read_table(out).to_pylist()}
     bad = {name for name, row in rows.items() if row["score.cat"] is None}
-    assert bad == {"05.png", "11.png", "12.png"} and summary.unreadable == 3
+    assert bad == {*BAD} and summary.unreadable == 3
     assert all(value is None for key, value in rows["11.png"].items() if key != "image")
     good = [row for row in range(24) if photos.names[row] not in bad]
     expected = run.predict(photos.select(good), device="cpu")
@@ -184,16 +189,13 @@ def test_unreadable_images_have_blank_rows(run: Run, photos: FileImages, tmp_pat
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_with_error_unreadable_images_are_named_and_other_chunks_stay(
-    run: Run, photos: FileImages, tmp_path: Path
-) -> None:
+def test_with_error_unreadable_images_are_named(run: Run, photos: FileImages, tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
-    with pytest.raises(InputError, match="3 images cannot be read") as caught:
+    with pytest.raises(InputError, match="3 images") as caught:
         predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")
-    for name in ("05.png", "11.png", "12.png"):
-        assert name in str(caught.value)
+    assert all(name in str(caught.value) for name in BAD)
     assert not out.exists() and (tmp_path / "a.csv.partial").exists()
-    for name in ("05.png", "11.png", "12.png"):
+    for name in BAD:
         Image.new("RGB", (20, 20)).save(photos.root / name)
     summary = predict_to_file(run, photos, out, device="cpu", batch_size=8, on_bad_image="error")
     assert summary.unreadable == 0 and not (tmp_path / "a.csv.partial").exists()
@@ -209,7 +211,7 @@ def test_several_sources_follow_each_other(run: Run, images: ArrayImages, tmp_pa
 
 
 @pytest.mark.parametrize(("protocol", "precision"), [("linear", "float32"), ("linear", "bf16"), ("end-to-end", "bf16")])
-def test_evaluate_and_predict_score_an_image_alike_in_one_precision(
+def test_evaluate_and_predict_score_alike(
     tmp_path: Path, protocol: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "cpu_precision", lambda: "bfloat16")
@@ -321,3 +323,174 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypa
     assert lines == 10_001
     scores = 10_000 * 40 * 4
     assert peaks[1] - peaks[0] < scores / 10, f"{peaks} bytes, and all scores would be {scores}"
+
+
+class KilledError(Exception):
+    """Simulates the end of a process."""
+
+
+class InterruptedImages:
+    """Images of which one raises, the first time."""
+
+    def __init__(self, images: ArrayImages, at: int) -> None:
+        self.images, self.at = images, at
+        self.names = images.names
+        self.rows_read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> NDArray[np.uint8]:
+        self.rows_read.append(row)
+        if row == self.at:
+            self.interrupt()
+        return self.images[row]
+
+    def interrupt(self) -> None:
+        raise KilledError
+
+    def select(self, rows: ArrayLike) -> ArrayImages:
+        return self.images.select(rows)
+
+    def fingerprint(self) -> str:
+        return self.images.fingerprint()
+
+
+class KillingImages(InterruptedImages):
+    def interrupt(self) -> None:
+        signal.raise_signal(signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_an_interrupted_prediction_resumes_after_its_last_chunk(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    source = InterruptedImages(images, at=100)
+    with pytest.raises(KilledError):
+        predict_to_file(run, source, out, device="cpu", batch_size=8)
+    assert not out.exists()
+    source.at, source.rows_read = 10**9, []
+    predict_to_file(run, source, out, device="cpu", batch_size=8)
+    assert source.rows_read[0] == 96 and len(source.rows_read) == 54
+    predict_to_file(run, images, tmp_path / "b.csv", device="cpu", batch_size=8)
+    assert out.read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_chunks_of_another_prediction_are_not_resumed(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    with pytest.raises(KilledError):
+        predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
+    other = make_run(tmp_path / "other", head="boostlu")
+    for run_, source, size, message in (
+        (other, images, 8, "another run"),
+        (run, images.select(range(149, -1, -1)), 8, "other images"),
+        (run, images.select(range(100)), 8, "other images"),
+        (run, images, 4, "another batch size"),
+    ):
+        with pytest.raises(RunError, match=message):
+            predict_to_file(run_, source, out, device="cpu", batch_size=size)
+    predict_to_file(other, images, out, device="cpu", batch_size=8, restart=True)
+    predict_to_file(other, images, tmp_path / "b.csv", device="cpu", batch_size=8)
+    assert out.read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_a_foreign_folder_is_not_touched(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    folder = tmp_path / "a.csv.partial"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("precious")
+    for restart in (False, True):
+        with pytest.raises(RunError, match="no prediction"):
+            predict_to_file(run, images, tmp_path / "a.csv", device="cpu", restart=restart)
+    assert (folder / "thesis.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.usefixtures("small_chunks")
+def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Run, tmp_path: Path, suffix: str) -> None:
+    out, chunks = tmp_path / f"a.{suffix}", tmp_path / f"a.{suffix}.partial"
+    killing = partial(KillingImages, at=60)
+    assert run_forked(lambda: predict_many(str(run.path), str(out), wrap=killing)) == -signal.SIGKILL
+    assert not out.exists() and len(list(chunks.glob("chunk-*.safetensors"))) == 3
+    predict_many(str(run.path), str(out))
+    assert not chunks.exists() and [path.name for path in tmp_path.iterdir()] == [out.name]
+    predict_many(str(run.path), str(tmp_path / f"b.{suffix}"))
+    assert out.read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_killed_at_every_operation_it_ends_with_the_same_bytes(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    folder, whole = tmp_path / "killed", tmp_path / "whole.csv"
+    folder.mkdir()
+    out, kills = folder / "a.csv", 0
+    images = images.select(range(30))
+    predict_to_file(run, images, whole, device="cpu", batch_size=8)
+    for kills in killed_at_every_operation(
+        lambda: predict_to_file(run, images, out, device="cpu", batch_size=8), folder
+    ):
+        try:
+            predict_to_file(run, images, out, device="cpu", batch_size=8)
+        except InputError as error:
+            assert "exists already" in str(error)
+        assert out.read_bytes() == whole.read_bytes()
+        assert [path.name for path in folder.iterdir()] == [out.name], f"after a kill at operation {kills}"
+        out.unlink()
+    assert kills > 15
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_damaged_chunks_are_redone(
+    run: Run, images: ArrayImages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, folder = tmp_path / "a.csv", tmp_path / "a.csv.partial"
+    whole = predict_to_file(run, images, tmp_path / "whole.csv", device="cpu", batch_size=8).path.read_bytes()
+    with pytest.raises(KilledError):
+        predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
+    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
+    chunk = kept["chunk-000002.safetensors"]
+    swapped = kept["chunk-000003.safetensors"]
+    for content in (swapped, b"", *mutations(chunk, 12)):
+        folder.mkdir(exist_ok=True)
+        for name, original in kept.items():
+            (folder / name).write_bytes(original)
+        (folder / "chunk-000002.safetensors").write_bytes(content)
+        source = InterruptedImages(images, at=10**9)
+        predict_to_file(run, source, out, device="cpu", batch_size=8, quiet=False)
+        assert out.read_bytes() == whole and not folder.exists()
+        assert source.rows_read[:16] == list(range(32, 48)) and len(source.rows_read) == 16 + 54
+        assert "chunk-000002.safetensors is damaged" in re.sub(r"\s+", " ", capsys.readouterr().err)
+        out.unlink()
+
+
+def test_a_damaged_description_is_discarded_by_restart(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    out, folder = tmp_path / "a.csv", tmp_path / "a.csv.partial"
+    with pytest.raises(KilledError):
+        predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
+    path = folder / "prediction.json"
+    for content in (b"", b"[]", b"{}", b"[" * 100_000, b'{"format": 1e999}', *mutations(path.read_bytes(), 60)):
+        path.write_bytes(content)
+        with pytest.raises(RunError, match="restart"):
+            predict_to_file(run, InterruptedImages(images, at=0), out, device="cpu", batch_size=8)
+    predict_to_file(run, images, out, device="cpu", batch_size=8, restart=True)
+    assert [each.name for each in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_nothing_is_written_through_a_link_in_place_of_a_chunk(run: Run, images: ArrayImages, tmp_path: Path) -> None:
+    out, folder, other = tmp_path / "a.csv", tmp_path / "a.csv.partial", tmp_path / "other"
+    with pytest.raises(KilledError):
+        predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
+    other.write_text("mine")
+    (folder / "chunk-000002.safetensors").unlink()
+    (folder / "chunk-000002.safetensors").symlink_to(other)
+    with pytest.raises(RunError, match="chunk-000002"):
+        predict_to_file(run, images, out, device="cpu", batch_size=8)
+    assert other.read_text() == "mine" and not out.exists()
+
+
+def test_of_two_predictions_into_one_file_one_is_refused_and_names_the_other(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    refused, done = race(predict_when_refused, str(run.path), str(out))
+    assert done == "done" and "a.csv.partial is in use by another process (predicting, process" in refused
+    predict_many(str(run.path), str(tmp_path / "b.csv"), 40)
+    assert out.read_bytes() == (tmp_path / "b.csv").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv"]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, as_codes
 from labelgap.labels.sparse import locate_entries, starts_from_lengths
 
 Codes = NDArray[np.int8]
@@ -33,6 +33,10 @@ def codes(draw: st.DrawFn) -> Codes:
 
 def small() -> LabelTable:
     return LabelTable.from_dense([[1, 0, -1], [-1, -1, 1]], classes=["cat", "dog", "owl"], images=["a.jpg", "b.jpg"])
+
+
+def place(rows: Any, columns: Any, values: Any) -> LabelTable:
+    return LabelTable.from_entries(rows, columns, values, ["cat", "dog", "owl"], 2)
 
 
 @FEW
@@ -59,6 +63,8 @@ def test_a_table_is_what_its_dense_matrix_is(dense: Codes, data: st.DataObject, 
     part = table.select(mask)
     assert part == table.select(np.flatnonzero(mask)) and (part.to_dense() == dense[mask]).all()
     assert part.images == tuple(np.array(names)[mask])
+    places = data.draw(st.lists(st.sampled_from([*np.ndindex(*dense.shape)]), max_size=20)) if dense.size else []
+    assert table.codes_at([row for row, _ in places], [k for _, k in places]).tolist() == [dense[at] for at in places]
     cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=3)))
     parts = [table.select(range(start, end)) for start, end in itertools.pairwise([0, *cuts, count])]
     assert LabelTable.concatenate(parts) == table
@@ -68,48 +74,22 @@ def test_a_table_is_what_its_dense_matrix_is(dense: Codes, data: st.DataObject, 
     assert (table.keep(kept).to_dense() == expected).all()
 
 
-def test_many_images_of_five_thousand_classes_take_the_memory_of_their_known_labels() -> None:
-    images, classes, known = 100_000, 5_000, 200_000
-    rows = np.arange(known) % images
-    columns = (np.arange(known) * 7 + np.arange(known) // images) % classes
-    values = (np.arange(known) % 2).astype(np.int8)
-    table = LabelTable.from_entries(rows, columns, values, [str(number) for number in range(classes)], images)
-    assert table.nbytes == 8 * (images + 1) + 5 * known
-    assert table.nbytes < 4e6
-    assert table.counts().total == (known // 2, known // 2, images * classes - known)
-    assert table.batch([0, 99_999]).shape == (2, classes)
-    assert np.flatnonzero(table.batch([3])[0].numpy() != UNKNOWN).tolist() == [21, 22]
-    assert not table.complete
-
-
-def test_nan_tensors_and_booleans_are_read() -> None:
-    expected = [[PRESENT, UNKNOWN], [ABSENT, PRESENT]]
-    for dense in (
-        np.array([[1, math.nan], [0, 1]]),
-        torch.tensor([[1, math.nan], [0, 1]]),
-        torch.tensor([[1, math.nan], [0, 1]], dtype=torch.bfloat16, requires_grad=True),
-        torch.tensor([[1, -1], [0, 1]], dtype=torch.int8),
-        [[1.0, math.nan], [0.0, 1.0]],
-    ):
-        assert LabelTable.from_dense(dense).to_dense().tolist() == expected
-    assert LabelTable.from_dense(np.eye(2, dtype=bool)).to_dense().tolist() == [[PRESENT, ABSENT], [ABSENT, PRESENT]]
-
-
-def test_names_are_numbers_where_none_are_given_and_texts_always() -> None:
+def test_names_are_numbers_or_texts_and_rows_do_not_run_into_the_next() -> None:
     table = LabelTable.from_dense([[1, 0]])
     assert (table.classes, table.images) == (("0", "1"), ("0",))
     named = LabelTable.from_dense([[1, 0]], classes=np.array(["a", "b"]), images=[7])  # type: ignore[arg-type, list-item]
     assert (named.classes, named.images) == (("a", "b"), ("7",))
     assert all(type(name) is str for name in (*named.classes, *named.images))
+    table = LabelTable.from_dense([[-1, -1], [1, -1]])
+    assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
+    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
+    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        *(
-            (lambda dense=dense: LabelTable.from_dense(dense), "labels must be a matrix")
-            for dense in ([1, 0], 1, [[[1]]])
-        ),
+        *((lambda dense=dense: LabelTable.from_dense(dense), "labels") for dense in ([1, 0], 1, [[[1]]])),
         (lambda: LabelTable.from_dense([[1, 0]], classes=["a"]), "1 class names were given for 2 columns"),
         (lambda: LabelTable.from_dense([[1, 0]], images=["a", "b"]), "2 image names were given for 1 rows"),
         (lambda: LabelTable.from_dense([[1, 0]], classes="ab"), "'ab' is a single text"),
@@ -117,12 +97,20 @@ def test_names_are_numbers_where_none_are_given_and_texts_always() -> None:
         (lambda: LabelTable.from_dense([[1], [0]], images=["a.jpg", "a.jpg"]), r"'a\.jpg' is listed twice"),
         (lambda: small().select([0, 1, 0]), r"'a\.jpg' is listed twice"),
         (lambda: LabelTable.concatenate([small(), small()]), r"'a\.jpg' is listed twice"),
-        (lambda: LabelTable.concatenate([small(), LabelTable.from_dense([[1]])]), "only tables of the same classes"),
-        (lambda: LabelTable.concatenate([]), "only tables of the same classes"),
+        (lambda: LabelTable.concatenate([small(), LabelTable.from_dense([[1]])]), "classes"),
+        (lambda: LabelTable.concatenate([]), "classes"),
         (lambda: LabelTable(np.array([0, 2]), np.array([0], np.int32), np.array([1], np.int8), ["a"]), "the starts"),
         (lambda: small().codes_at([2], [0]), "row 2 is outside"),
         (lambda: small().codes_at([1], [-1]), "class number -1 is outside"),
         (lambda: small().codes_at([0, 0], [0]), "2 rows and 1 class numbers"),
+        (lambda: place([0, 5], [0, 0], [1, 1]), "row 5"),
+        (lambda: place([-1], [0], [1]), "row -1"),
+        (lambda: place([0], [3], [1]), "class number 3"),
+        (lambda: place([0], np.array([2**32]), [1]), "class number 4294967296"),
+        (lambda: place([0.5], [0], [1]), r"float64 such as 0\.5"),
+        (lambda: place([0, 1], [0], [1]), "2 rows, 1 class numbers and 1 values"),
+        (lambda: place([1, 1], [2, 2], [1, 0]), "row 1 .* 'owl'"),
+        (lambda: place([1, 1], [2, 2], [1, 1]), "row 1 .* 'owl'"),
         (lambda: hash(small()), "unhashable"),
         (lambda: np.asarray(small(), copy=False), "is a copy"),
     ],
@@ -133,32 +121,7 @@ def test_what_makes_no_table_is_refused(make: Callable[[], object], message: str
 
 
 @pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        (([0, 5], [0, 0], [1, 1]), "row 5 is outside the table, which has 2 of them, from 0"),
-        (([-1], [0], [1]), "row -1 is outside"),
-        (([0], [3], [1]), "class number 3 is outside the table, which has 3 of them"),
-        ((np.array([0]), np.array([2**32]), [1]), "class number 4294967296 is outside"),
-        (([0.5], [0], [1]), r"a row is a whole number, not float64 such as 0\.5"),
-        (([0, 1], [0], [1]), "2 rows, 1 class numbers and 1 values"),
-        (([1, 1], [2, 2], [1, 0]), "row 1 has two labels for class 'owl'"),
-        (([1, 1], [2, 2], [1, 1]), "row 1 has two labels for class 'owl'"),
-    ],
-)
-def test_entries_that_cannot_be_placed_are_refused(entries: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        LabelTable.from_entries(entries[0], entries[1], entries[2], ["cat", "dog", "owl"], 2)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([2], "row 2 is outside the table, which has 2 of them"),
-        ([-1], "row -1 is outside"),
-        ([0.0], "a row is a whole number"),
-        (["a"], "a row is a whole number"),
-        ([True], r"a mask of rows must have shape \(2,\), not \(1,\)"),
-    ],
+    ("rows", "message"), [([2], "row 2"), ([-1], "row -1"), ([0.0], "0"), (["a"], "a"), ([True], r"\(2,\), not \(1,\)")]
 )
 def test_rows_that_are_not_there_are_refused(rows: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -167,24 +130,12 @@ def test_rows_that_are_not_there_are_refused(rows: Any, message: str) -> None:
         small().select(rows)
 
 
-def test_an_empty_table_can_be_used_like_any_other() -> None:
-    empty = LabelTable.from_dense(np.zeros((0, 3)))
-    assert empty.shape == (0, 3)
-    assert empty.to_dense().shape == (0, 3)
-    assert empty.counts().total == (0, 0, 0)
+def test_a_table_that_is_empty_or_knows_nothing_can_be_used_like_any_other() -> None:
+    empty, blank = LabelTable.from_dense(np.zeros((0, 3))), LabelTable.from_dense(np.full((2, 3), np.nan))
     assert empty.batch([]).shape == (0, 3)
     assert empty.select([]) == empty.observe() == empty.drop(0.5) == empty.drop(0.5, per_class=True) == empty
-    assert LabelTable.concatenate([empty, empty]) == empty
     assert repr(empty) == "LabelTable(0 images, 3 classes: 0 present, 0 absent, 0 unknown)"
-
-
-def test_a_table_in_which_nothing_is_known_can_be_used_like_any_other() -> None:
-    blank = LabelTable.from_dense(np.full((2, 3), np.nan))
-    assert blank.nbytes == 8 * 3
-    assert blank.counts().unknown.tolist() == [2, 2, 2]
-    assert (blank.batch([1, 0]) == UNKNOWN).all()
-    assert blank.observe("all", "all") == blank.drop(1.0) == blank
-    assert not blank.complete
+    assert blank.observe("all", "all") == blank.drop(1.0) == blank and (blank.batch([1, 0]) == UNKNOWN).all()
 
 
 def test_a_table_cannot_be_written_to() -> None:
@@ -195,39 +146,12 @@ def test_a_table_cannot_be_written_to() -> None:
                 array[0] = 0
     table.batch([0])[:] = ABSENT
     table.to_dense()[:] = ABSENT
-    assert table == small()
-
-
-def test_the_arrays_of_the_caller_stay_his() -> None:
+    assert table == small() != table.to_dense().tolist()
     starts, columns, values = np.array([0, 1]), np.array([0], np.int32), np.array([1], np.int8)
     table = LabelTable(starts, columns, values, ["a"])
     for array in (starts, columns, values):
         array[0] = 0
-    assert table.to_dense().tolist() == [[1]]
-
-
-def test_tables_are_equal_when_labels_and_names_are() -> None:
-    dense = small().to_dense()
-    assert small() == LabelTable.from_dense(dense, ["cat", "dog", "owl"], ["a.jpg", "b.jpg"])
-    assert small() != LabelTable.from_dense(dense, ["cat", "dog", "cow"], ["a.jpg", "b.jpg"])
-    assert small() != LabelTable.from_dense(dense, ["cat", "dog", "owl"], ["a.jpg", "c.jpg"])
-    assert small() != LabelTable.from_dense(-abs(dense), ["cat", "dog", "owl"], ["a.jpg", "b.jpg"])
-    assert small() != dense.tolist()
-
-
-@FEW
-@given(codes(), st.data())
-def test_codes_at_places_are_those_of_the_dense_matrix(dense: Codes, data: st.DataObject) -> None:
-    places = data.draw(st.lists(st.sampled_from([*np.ndindex(*dense.shape)]), max_size=20)) if dense.size else []
-    found = LabelTable.from_dense(dense).codes_at([row for row, _ in places], [column for _, column in places])
-    assert found.dtype == np.int8 and found.tolist() == [dense[place] for place in places]
-
-
-def test_the_last_entry_of_a_row_is_not_the_first_of_the_next() -> None:
-    table = LabelTable.from_dense([[-1, -1], [1, -1]])
-    assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
-    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
-    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
+    assert table.to_dense().tolist() == [[1]], "the arrays of the caller stay his"
 
 
 def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:
@@ -244,3 +168,81 @@ def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.tolist() == [PRESENT, PRESENT, UNKNOWN] and most < 100_000
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "float16", "float32", "float64"])
+def test_signed_numbers_of_every_width_are_codes(dtype: str) -> None:
+    codes = as_codes(np.array([[1, 0], [-1, 1]], dtype=dtype))
+    assert codes.dtype == np.int8
+    assert codes.tolist() == [[PRESENT, ABSENT], [UNKNOWN, PRESENT]]
+
+
+def test_tensors_lists_single_numbers_and_numbers_without_sign_are_read_too() -> None:
+    for dtype in ("bool", "uint8", "uint64"):
+        assert as_codes(np.array([1, 0, 1], dtype=dtype)).tolist() == [PRESENT, ABSENT, PRESENT]
+    numbers = torch.tensor([[1.0, math.nan]])
+    for each in (numbers, numbers.bfloat16().requires_grad_()):
+        assert as_codes(each).tolist() == [[PRESENT, UNKNOWN]]
+    assert as_codes([[True, False]]).tolist() == [[PRESENT, ABSENT]]
+    assert as_codes(-1) == UNKNOWN
+    assert as_codes([]).shape == (0,)
+
+
+@pytest.mark.parametrize("wrong", [2, -2, 0.5, -0.999, math.inf, -math.inf, 127, -128, 256, 257, 2**40, 1e300])
+def test_anything_else_is_refused_with_its_place(wrong: float) -> None:
+    with pytest.raises(InputError, match=r"^labels holds .* at \(1, 0\), and 2 such"):
+        as_codes(np.array([[1, 0], [wrong, wrong]]))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([1, 255], dtype=np.uint8), r"truth holds 255 at \(1,\)"),  # it does not become a code of int8
+        (["1", "0"], "truth must be numbers"),
+        ([None, 1], "truth must be numbers"),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), "truth must be numbers"),
+        ([[1, 0], [1]], "as long as the first"),
+        (torch.eye(2).to_sparse(), "sparse"),
+    ],
+)
+def test_what_is_no_code_is_refused(values: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        as_codes(values, what="truth")
+
+
+def test_listed_classes_are_known_and_all_others_as_it_is_told() -> None:
+    table = LabelTable.from_lists([["cat"], ["owl", "cat", "cat"], []], [["dog", "dog"], [], ["owl"]])
+    assert table.classes == ("cat", "dog", "owl")
+    assert table.to_dense().tolist() == [[1, 0, -1], [1, -1, 1], [-1, -1, 0]]
+    table = LabelTable.from_lists([["cat", "cat"], ["owl"]], [["dog", "dog"], []], unlisted="absent")
+    assert table.to_dense().tolist() == [[1, 0, 0], [0, 0, 1]] and table.complete
+    table = LabelTable.from_lists([["cat"]], classes=["owl", "cat"], images=np.array(["a.jpg"]))  # type: ignore[arg-type]
+    assert (table.classes, table.images, table.to_dense().tolist()) == (("owl", "cat"), ("a.jpg",), [[-1, 1]])
+    rows: list[Any] = [{"b"}, ("a", "b"), (name for name in "ba")]
+    assert LabelTable.from_lists(rows).to_dense().tolist() == [[-1, 1], [1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("unlisted", ["unknown", "absent"])
+def test_no_images_and_no_names_make_an_empty_table(unlisted: Any) -> None:
+    assert LabelTable.from_lists([], unlisted=unlisted).shape == (0, 0)
+    assert LabelTable.from_lists([[], []], unlisted=unlisted).shape == (2, 0)
+    assert LabelTable.from_lists([], classes=["a"], unlisted=unlisted).shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"present": [["cat"], ["dog"]], "absent": [[], ["dog"]], "images": ["a.jpg", "b.jpg"]}, r"b\.jpg lists 'dog'"),
+        ({"present": [["cat"], ["dog"]], "absent": [[], ["dog"]]}, "image 1 lists 'dog'"),
+        ({"present": [["dgo"]], "classes": ["cat", "dog"]}, "Did you mean 'dog'"),
+        ({"present": ["cat"]}, "'cat'"),
+        ({"present": [["cat"]], "absent": []}, "present lists 1 images, absent 0"),
+        ({"present": [["cat"]], "unlisted": "no"}, "'unknown' or 'absent'"),
+        ({"present": [["cat"]], "classes": ["cat", "cat"]}, "the class 'cat' is listed twice"),
+        ({"present": [["cat"]], "images": ["a", "b"]}, "2 image names were given for 1 rows"),
+        ({"present": [["cat"]], "images": ["a", "b"], "unlisted": "absent"}, "2 image names"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        LabelTable.from_lists(**arguments)

@@ -1,5 +1,3 @@
-"""Bootstrap intervals against a loop that draws images and measures them anew."""
-
 from __future__ import annotations
 
 import math
@@ -10,28 +8,20 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.metrics.test_average_precision import reference_of_one
 
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.metrics import average_precision, bootstrap, f1
-from labelgap.metrics.bootstrap import (
-    Interval,
-    average_precision_intervals,
-    bootstrap_intervals,
-    resampled_average_precision,
-)
+from labelgap.metrics.bootstrap import average_precision_intervals, bootstrap_intervals, resampled_average_precision
 
 Matrix = NDArray[np.float64]
+Batch = tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]
 
 
 def precision_of(scores: Sequence[float], codes: Sequence[int]) -> float | None:
-    """Average precision of one ranking by its definition; None without a present or without an absent entry."""
-    known = [(score, code) for score, code in zip(scores, codes, strict=True) if code != -1]
-    present = [score for score, code in known if code == 1]
-    if not present or len(present) == len(known):
-        return None
-    ratios = [sum(other >= score for other in present) / sum(s >= score for s, _ in known) for score in present]
-    return sum(ratios) / len(ratios)
+    """Average precision of one ranking; None without a present or without an absent entry."""
+    return reference_of_one([*scores], [*codes]) if {0, 1} <= {*codes} else None
 
 
 def measures(scores: Matrix, codes: NDArray[np.int8], decisions: NDArray[np.bool_]) -> list[float | None]:
@@ -61,10 +51,9 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def reference(
-    scores: Matrix, codes: NDArray[np.int8], decisions: NDArray[np.bool_], resamples: int, seed: int
-) -> list[Interval]:
+def reference(batch: Batch, resamples: int, seed: int) -> list[bootstrap.Interval]:
     """Draw images with replacement, measure, and lay 1.96 standard deviations around the measure, as logits."""
+    scores, codes, decisions = batch
     random = np.random.default_rng(seed)
     drawn = []
     for _ in range(resamples):
@@ -80,7 +69,7 @@ def reference(
 
 
 @pytest.fixture
-def batch() -> tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]:
+def batch() -> Batch:
     """Forty images of three classes, with ties and with unknown labels."""
     random = np.random.default_rng(3)
     codes = (random.random((40, 3)) < 0.4).astype(np.int8)
@@ -89,18 +78,15 @@ def batch() -> tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]:
     return scores, codes, scores > 0.5
 
 
-def test_every_interval_is_that_of_the_loop(batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]) -> None:
-    scores, codes, decisions = batch
-    found = bootstrap_intervals(scores, codes, decisions, resamples=30, seed=5)
-    expected = reference(scores, codes, decisions, resamples=30, seed=5)
+def test_every_interval_is_that_of_the_loop(batch: Batch) -> None:
+    found = bootstrap_intervals(*batch, resamples=30, seed=5)
+    expected = reference(batch, resamples=30, seed=5)
     mine = [*found.average_precision, found.map, found.map_samples, found.f1_micro, found.f1_macro]
     assert None not in mine
     np.testing.assert_allclose(np.array(mine, dtype=np.float64), np.array(expected), atol=1e-6)
 
 
-def test_how_many_resamples_are_drawn_at_once_changes_nothing(
-    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_are_the_same(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bootstrap_intervals(*batch, resamples=50)
     monkeypatch.setattr(bootstrap, "_MAX_DRAWN", 7 * 40)
     in_pieces = bootstrap_intervals(*batch, resamples=50)
@@ -109,9 +95,7 @@ def test_how_many_resamples_are_drawn_at_once_changes_nothing(
     assert bootstrap_intervals(*batch).resamples == 100, "much work is bounded"
 
 
-def test_an_interval_holds_the_measure_and_is_the_same_every_time(
-    batch: tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]],
-) -> None:
+def test_an_interval_holds_the_measure(batch: Batch) -> None:
     scores, codes, decisions = batch
     found = bootstrap_intervals(scores, LabelTable.from_dense(codes), decisions)
     assert found == bootstrap_intervals(scores, codes, decisions)

@@ -1,5 +1,3 @@
-"""Precision, recall and F1 against loops, against scikit-learn, and what must always hold."""
-
 from __future__ import annotations
 
 import math
@@ -8,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_fscore_support
+from tests.metrics.test_average_precision import rankings_of
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -45,18 +42,9 @@ def reference_of_one(name: str, scores: list[float], labels: list[int], threshol
 def reference(
     name: str, scores: Array, labels: Array, thresholds: Array, average: str, empty: str
 ) -> tuple[float, int]:
-    cuts = np.broadcast_to(thresholds, scores.shape)
-    if average == "micro":
-        parts = [(scores.ravel(), labels.ravel(), cuts.ravel())]
-    elif average == "samples":
-        parts = list(zip(scores, labels, cuts, strict=True))
-    else:
-        parts = list(zip(scores.T, labels.T, cuts.T, strict=True))
-    values = [
-        reference_of_one(name, score.tolist(), label.tolist(), cut.tolist())
-        for score, label, cut in parts
-        if empty == "zero" or {PRESENT, ABSENT} <= set(label.tolist())
-    ]
+    parts = rankings_of(average, scores, labels, np.broadcast_to(thresholds, scores.shape))
+    counted = [each for each in parts if empty == "zero" or {PRESENT, ABSENT} <= {*each[1]}]
+    values = [reference_of_one(name, *each) for each in counted]
     return (sum(values) / len(values) if values else math.nan), len(values)
 
 
@@ -123,28 +111,6 @@ def test_nothing_to_count_gives_nan_and_zero_without_a_warning(average: Average,
         value, counted = metric(np.full(np.shape(labels), 0.5), labels, average=average, return_counted=True)
         assert math.isnan(value) and counted == 0
         assert np.isnan(metric(np.full(np.shape(labels), 0.5), labels, average=None)).all()
-
-
-entries = st.lists(
-    st.tuples(st.integers(0, 10), st.sampled_from([UNKNOWN, ABSENT, PRESENT]), st.integers(0, 10)),
-    min_size=6,
-    max_size=24,
-)
-
-
-@settings(max_examples=25, deadline=None)
-@given(entries)
-def test_what_is_predicted_for_unknown_entries_has_no_influence(some: list[tuple[int, int, int]]) -> None:
-    some = some[: len(some) // 2 * 2]
-    scores = np.array([score for score, _, _ in some]).reshape(-1, 2) / 10
-    labels = np.array([label for _, label, _ in some], dtype=np.int8).reshape(-1, 2)
-    other = np.where(labels == UNKNOWN, np.array([x for _, _, x in some]).reshape(-1, 2) / 10, scores)
-    for metric in METRICS.values():
-        for average in AVERAGES:
-            before = metric(scores, labels, average=average, return_counted=True)
-            assert before == pytest.approx(
-                metric(other, labels, average=average, return_counted=True), abs=1e-12, nan_ok=True
-            )
 
 
 @pytest.mark.parametrize(

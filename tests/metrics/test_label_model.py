@@ -16,17 +16,7 @@ from tests.metrics.test_thresholds import with_absents, world
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import average_precision, corrected_average_precision, label_model
-from labelgap.metrics.label_model import (
-    Answers,
-    LabelModel,
-    _Problem,
-    draw_shifts,
-    expected_counts,
-    fit_platt_calibration,
-    interval,
-    platt_scaling,
-    read_calibration,
-)
+from labelgap.metrics.label_model import Answers, LabelModel, fit_platt_calibration, platt_scaling, read_calibration
 
 Array = NDArray[Any]
 
@@ -36,9 +26,8 @@ def album(seed: int, images: int, tags: int | None = 2) -> tuple[Array, Array, A
     rng = np.random.default_rng(seed)
     shares = np.array([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04])
     truth = (rng.random((images, shares.size)) < shares).astype(np.int8)
-    logits = (2.5 * truth + rng.normal(size=truth.shape) + rng.normal(scale=0.7, size=shares.size) - 3).astype(
-        np.float32
-    )
+    noise = rng.normal(size=truth.shape) + rng.normal(scale=0.7, size=shares.size)
+    logits = (2.5 * truth + noise - 3).astype(np.float32)
     order = np.argsort(np.where(truth == PRESENT, rng.random(truth.shape), 2.0), axis=1).argsort(axis=1)
     known = (truth == PRESENT) & (order < rng.integers(1, (tags or 8) + 1, images)[:, None])
     return logits, truth, np.where(known, PRESENT, UNKNOWN).astype(np.int8)
@@ -73,7 +62,7 @@ def histograms(absents: float) -> tuple[Array, Array]:
 @pytest.mark.parametrize("absents", [0.0, 0.1])
 def test_the_loss_is_the_definition_its_gradient_is_right_and_a_newton_step_solves_it(absents: float) -> None:
     z, counts = histograms(absents)
-    problem, random = _Problem(z, counts), np.random.default_rng(1)
+    problem, random = label_model._Problem(z, counts), np.random.default_rng(1)
     values = random.normal(size=13)
     assert problem(values)[0] == pytest.approx(cost(values.tolist(), z, counts), rel=1e-12)
     assert check_grad(lambda v: problem(v)[0], lambda v: problem(v)[1], values) < 1e-3
@@ -91,7 +80,7 @@ def test_the_model_is_the_minimum_that_lbfgs_finds(separation: float) -> None:
     z = np.linspace(-6, 3, 12) + random.normal(size=(20, 1))
     present = random.binomial(20, 1 / (1 + np.exp(-separation * z)))
     given = random.binomial(present, 0.4)
-    problem = _Problem(z, np.stack([given, np.zeros_like(given), 20 - given]).astype(float))
+    problem = label_model._Problem(z, np.stack([given, np.zeros_like(given), 20 - given]).astype(float))
     exact = {"maxiter": 5000, "ftol": 1e-15, "gtol": 1e-8}
     found = minimize(problem, problem.start, jac=True, method="L-BFGS-B", options=exact)
     np.testing.assert_allclose(problem.minimize(), found.x, atol=1e-3)
@@ -170,12 +159,12 @@ def test_few_labels_weak_scores_and_no_absents_widen_the_range() -> None:
 
 def counted(number: int, p: float, answers: Answers, spread: tuple[float, float] = (0.5, 0.5)) -> tuple[float, Array]:
     """The median, and the ends of the interval, of so many labels of two classes with one probability each."""
-    draws = draw_shifts(answers, spread, classes=2)
+    draws = label_model.draw_shifts(answers, spread, classes=2)
     odds = np.log(np.array([p, p]) / (1 - p))
     size, nodes = np.full(2, float(number)), np.column_stack([draws.nodes, draws.median])
-    mean, variance = expected_counts(np.arange(2), size, odds, nodes)
+    mean, variance = label_model.expected_counts(np.arange(2), size, odds, nodes)
     numbers = draws.count(mean, variance, np.full(2, number))
-    return float(mean[0, -1]), interval(numbers[:, 0])
+    return float(mean[0, -1]), label_model.interval(numbers[:, 0])
 
 
 def test_before_any_answer_the_estimate_is_the_sum_of_the_probabilities_and_zero_has_a_range() -> None:
@@ -190,9 +179,8 @@ def test_the_posterior_of_a_shift_is_what_the_definition_says() -> None:
     """One class, integrated over a fine grid of u and of s."""
     odds, present = np.array([-2.0, -1.0, 0.5, -3.0]), np.array([True, False, True, False])
     share, found, weight = np.array([1.0, 0.8, 0.5, 1.0]), np.array([0.0, 0.1, 0.2, 0.0]), np.array([1.0, 1, 1, 0.5])
-    draws = draw_shifts(
-        Answers(np.zeros(4, dtype=np.int64), odds, present, share, found, weight), (0.8, 0.4), classes=1
-    )
+    answers = Answers(np.zeros(4, dtype=np.int64), odds, present, share, found, weight)
+    draws = label_model.draw_shifts(answers, (0.8, 0.4), classes=1)
     s, u = np.linspace(-20, 20, 2401)[:, None], np.linspace(-30, 30, 3601)
     side = np.where(u < 0, 0.8, 0.4)
 
@@ -252,9 +240,8 @@ def test_the_line_is_the_one_that_a_general_minimiser_finds() -> None:
 
     def cost(line: np.ndarray) -> float:
         moved = line[0] * logits + line[1]
-        return float(
-            -(targets * np.log(1 / (1 + np.exp(-moved))) + (1 - targets) * np.log(1 / (1 + np.exp(moved)))).sum()
-        )
+        chance = 1 / (1 + np.exp(-moved))
+        return -float((targets * np.log(chance) + (1 - targets) * np.log(1 - chance)).sum())
 
     assert platt_scaling(logits, present) == pytest.approx(minimize(cost, [1.0, 0.0], tol=1e-10).x, abs=1e-4)
 

@@ -1,5 +1,3 @@
-"""Metrics that are updated batch by batch equal the functions on all batches, in one process and in two."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -43,7 +41,7 @@ def close(found: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("average", AVERAGES)
 @pytest.mark.parametrize(("metric", "function"), PAIRS)
-def test_batches_give_what_the_function_says_of_all(
+def test_batches_equal_the_whole(
     metric: Callable[..., Metric], function: Callable[..., Any], average: str | None
 ) -> None:
     scores, codes = batch()

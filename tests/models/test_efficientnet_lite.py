@@ -1,5 +1,3 @@
-"""EfficientNet-Lite, beside the code that its weight file was written for."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""Backbones for inference on a CPU, beside the networks that they are made of."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -11,13 +9,7 @@ from torch import Tensor
 
 from labelgap.models import Classifier, EfficientNetLite, SmallCNN, inference
 from labelgap.models.efficientnet_lite import LITE0
-from labelgap.models.inference import (
-    FoldedEfficientNet,
-    Precision,
-    inference_backbone,
-    inference_network,
-    inference_precision,
-)
+from labelgap.models.inference import FoldedEfficientNet, inference_backbone, inference_network, inference_precision
 
 CPU = torch.device("cpu")
 
@@ -49,7 +41,7 @@ def test_folded_batch_norms_give_the_same_feature_maps(backbone: EfficientNetLit
 
 @torch.no_grad()
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_16_bits_change_features_little(backbone: EfficientNetLite, images: Tensor, precision: Precision) -> None:
+def test_16_bits_change_little(backbone: EfficientNetLite, images: Tensor, precision: inference.Precision) -> None:
     expected = backbone.features(images[:1, :, :33, :33])
     found = FoldedEfficientNet(backbone, precision).features(images[:1, :, :33, :33])
     assert found.dtype == torch.float32
@@ -85,9 +77,7 @@ def test_a_copy_is_made_once_and_again_after_a_change(images: Tensor, float32: N
 
 
 @torch.no_grad()
-def test_a_linear_head_scores_the_features_of_inference(
-    backbone: EfficientNetLite, images: Tensor, float32: None
-) -> None:
+def test_a_linear_head_scores_these_features(backbone: EfficientNetLite, images: Tensor, float32: None) -> None:
     network = Classifier(backbone, 3, average_flips=True).eval()
     found = inference_network(network, CPU, None)
     torch.testing.assert_close(found(images), network(images), rtol=1e-4, atol=1e-4)
@@ -109,7 +99,7 @@ def test_a_linear_head_scores_the_features_of_inference(
         (None, True, True, "float32"),
     ],
 )
-def test_the_precision_is_what_the_cpu_computes_with(
+def test_the_precision_is_the_cpus(
     capabilities: dict[str, bool] | None, acl: bool, onednn: bool, expected: str
 ) -> None:
     def ask() -> dict[str, bool]:
@@ -126,7 +116,7 @@ def test_the_precision_is_what_the_cpu_computes_with(
 
 
 def test_features_have_the_precision_of_their_head_where_the_cpu_computes_with_it(backbone: EfficientNetLite) -> None:
-    wanted: tuple[Precision | None, ...] = (None, "bfloat16", "float16", "float32")
+    wanted: tuple[inference.Precision | None, ...] = (None, "bfloat16", "float16", "float32")
     with patch.object(inference, "cpu_precision", lambda: "bfloat16"):
         fast = [inference_backbone(backbone, CPU, each) for each in wanted]
         names = [inference_precision("efficientnet-lite2", CPU, each) for each in wanted]

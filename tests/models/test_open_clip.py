@@ -1,5 +1,3 @@
-"""Models of open_clip as backbones and as zero-shot classifiers, beside open_clip's own way of computing the same."""
-
 from __future__ import annotations
 
 import logging
@@ -12,16 +10,9 @@ import torch
 from tests.open_clip_models import SIZE, TINY, open_clip_or_skip, save_weights
 from torch import Tensor
 
+from labelgap import models
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models import (
-    Classifier,
-    OpenClipBackbone,
-    backbone_info,
-    check_backbone,
-    create_backbone,
-    is_pretrained,
-    names_address,
-)
+from labelgap.models import backbone_info, check_backbone, create_backbone, is_pretrained, names_address
 from labelgap.models.open_clip import standardize_head, zero_shot_classifier
 
 CLASSES = ["dog", "traffic_light", "T-shirt"]
@@ -48,9 +39,7 @@ def images() -> Tensor:
     return torch.randn(4, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
 
 
-def test_features_are_the_embeddings_of_open_clip_at_unit_mean_square(
-    open_clip: Any, model: Any, weights: Path, images: Tensor
-) -> None:
+def test_features_are_embeddings_at_unit_mean_square(open_clip: Any, model: Any, weights: Path, images: Tensor) -> None:
     backbone = create_backbone(TINY, weights=weights).eval()
     with torch.inference_mode():
         expected = model.encode_image(images, normalize=True) * backbone.num_features**0.5
@@ -63,35 +52,28 @@ def test_features_are_the_embeddings_of_open_clip_at_unit_mean_square(
         backbone.feature_maps(images)
 
 
-def test_everything_in_it_learns_and_no_text_tower_comes_along(weights: Path, model: Any, images: Tensor) -> None:
-    classifier = Classifier(create_backbone(TINY, weights=weights), classes=3).train()
+def test_everything_in_it_learns_and_positions_are_resized(weights: Path, model: Any, images: Tensor) -> None:
+    classifier = models.Classifier(create_backbone(TINY, weights=weights), classes=3).train()
     torch.autograd.backward(classifier(images).square().sum())
     assert all(parameter.grad is not None for parameter in classifier.parameters())
     assert len(classifier.backbone.state_dict()) == len(model.visual.state_dict())
-
-
-def test_the_image_tower_alone_is_enough_for_a_backbone_and_too_little_for_class_names(
-    weights: Path, model: Any, images: Tensor, tmp_path: Path
-) -> None:
-    backbone = create_backbone(TINY, weights=weights).eval()
-    torch.save(backbone.state_dict(), tmp_path / "tower.pt")  # as a run stores it
-    again = create_backbone(TINY, weights=tmp_path / "tower.pt").eval()
-    with torch.inference_mode():
-        assert torch.equal(again.features(images), backbone.features(images))
-    with pytest.raises(InputError, match=r"tower\.pt holds the image tower of .* alone"):
-        zero_shot_classifier(TINY, CLASSES, weights=tmp_path / "tower.pt")
-
-
-def test_another_size_resizes_the_positions(weights: Path, model: Any) -> None:
     backbone = create_backbone(TINY, weights=weights, size=48).eval()
     assert backbone.input_spec.size == 48 and backbone(torch.zeros(1, 3, 48, 48)).shape == (1, 16)
     with pytest.raises(InputError, match="tiny"):
         create_backbone(TINY, weights=weights, size=4)
 
 
-def test_logits_are_scaled_cosines_of_images_and_class_names(
-    open_clip: Any, model: Any, weights: Path, images: Tensor
-) -> None:
+def test_the_image_tower_alone_is_a_backbone(weights: Path, model: Any, images: Tensor, tmp_path: Path) -> None:
+    backbone = create_backbone(TINY, weights=weights).eval()
+    torch.save(backbone.state_dict(), tmp_path / "tower.pt")  # as a run stores it
+    again = create_backbone(TINY, weights=tmp_path / "tower.pt").eval()
+    with torch.inference_mode():
+        assert torch.equal(again.features(images), backbone.features(images))
+    with pytest.raises(InputError, match=r"tower\.pt"):
+        zero_shot_classifier(TINY, CLASSES, weights=tmp_path / "tower.pt")
+
+
+def test_logits_are_scaled_cosines(open_clip: Any, model: Any, weights: Path, images: Tensor) -> None:
     classifier = zero_shot_classifier(TINY, CLASSES, weights=weights, templates=["{}", "a photo of a {}."])
     features = classifier.backbone.eval().features(images).detach().numpy()
     tokenize = open_clip.get_tokenizer(TINY.partition(":")[2])
@@ -122,22 +104,24 @@ def test_every_class_is_standardized_over_the_images_of_all_splits() -> None:
 def test_names_are_checked_and_tags_are_asked_for() -> None:
     check_backbone(B32)
     assert is_pretrained(B32) and names_address(B32) and not is_pretrained(TINY)
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'open_clip:ViT-B-32'\?"):
-        check_backbone("open_clip:ViT-B-33")
-    with pytest.raises(UnknownNameError, match=r"Did you mean 'open_clip:RN50/openai'\?"):
-        check_backbone("open_clip:RN50/openia")
-    with pytest.raises(InputError, match=r"which weights of open_clip:ViT-B-32\?.*laion2b_s34b_b79k.*--weights"):
+    for name, nearest in (("ViT-B-33", "ViT-B-32"), ("RN50/openia", "RN50/openai")):
+        with pytest.raises(UnknownNameError) as unknown:
+            check_backbone(f"open_clip:{name}")
+        assert unknown.value.nearest == f"open_clip:{nearest}"
+    with pytest.raises(InputError, match=r"open_clip:ViT-B-32\?.*laion2b_s34b_b79k.*--weights"):
         create_backbone("open_clip:ViT-B-32")
-    with pytest.raises(InputError, match="random weights, which know no class names"):
-        zero_shot_classifier(TINY, CLASSES)
-    with pytest.raises(InputError, match="no text tower"):
-        zero_shot_classifier("resnet50", CLASSES)
+    for name in (TINY, "resnet50"):
+        with pytest.raises(InputError):
+            zero_shot_classifier(name, CLASSES)
 
 
-def test_a_network_is_described_without_its_weights() -> None:
+def test_a_network_is_described_without_weights_and_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     info = backbone_info("open_clip:ViT-B-16-SigLIP/webli")
     assert info.num_features == 768 and info.input_spec.mean == (0.5, 0.5, 0.5)
     assert info.source == "timm/ViT-B-16-SigLIP on the Hugging Face hub"
+    handlers = list(logging.getLogger().handlers)
+    create_backbone(TINY, weights="none")
+    assert logging.getLogger().handlers == handlers and capfd.readouterr() == ("", "")
 
 
 def test_weights_of_a_tag_come_out_of_the_cache_of_the_hub(
@@ -156,7 +140,7 @@ def test_weights_of_a_tag_come_out_of_the_cache_of_the_hub(
 
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
     backbone = create_backbone(f"{TINY}/a_tag").eval()
-    assert isinstance(backbone, OpenClipBackbone) and backbone.reproducible and backbone.name == f"{TINY}/a_tag"
+    assert isinstance(backbone, models.OpenClipBackbone) and backbone.reproducible and backbone.name == f"{TINY}/a_tag"
     assert asked == [("someone/tiny", "open_clip_model.safetensors"), ("someone/tiny", "open_clip_pytorch_model.bin")]
     assert backbone.input_spec.mean == (0.1,) * 3 and backbone.source == "someone/tiny on the Hugging Face hub"
     other = create_backbone(TINY, weights=weights).eval()
@@ -167,13 +151,7 @@ def test_weights_of_a_tag_come_out_of_the_cache_of_the_hub(
 def test_wrong_and_damaged_files_are_one_error(weights: Path, model: Any, tmp_path: Path) -> None:
     torch.save({"layer.weight": torch.zeros(3, 3)}, tmp_path / "other.pt")
     torch.save({**model.state_dict(), "logit_scale": torch.tensor(torch.nan)}, tmp_path / "nan.pt")
-    with pytest.raises(InputError, match=r"other\.pt cannot be loaded as the weights of open_clip:tiny"):
+    with pytest.raises(InputError, match=r"other\.pt .* open_clip:tiny"):
         create_backbone(TINY, weights=tmp_path / "other.pt")
-    with pytest.raises(InputError, match="logit_scale holds values that are not finite"):
+    with pytest.raises(InputError, match="logit_scale"):
         zero_shot_classifier(TINY, CLASSES, weights=tmp_path / "nan.pt")
-
-
-def test_nothing_is_logged_and_the_root_logger_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    handlers = list(logging.getLogger().handlers)
-    create_backbone(TINY, weights="none")
-    assert logging.getLogger().handlers == handlers and capfd.readouterr() == ("", "")

@@ -1,5 +1,3 @@
-"""The network for small grey pictures."""
-
 from __future__ import annotations
 
 import math
@@ -46,11 +44,16 @@ def test_a_picture_has_the_same_features_in_every_batch(training: bool) -> None:
     torch.testing.assert_close(beside_noise, together[:2], rtol=1e-4, atol=1e-5)
 
 
-def test_neither_the_sign_nor_the_level_of_the_paper_matters() -> None:
+def test_neither_the_sign_nor_the_level_of_the_paper_matters_and_a_blank_one_is_finite() -> None:
     backbone = SmallCNN()
     images = pictures(3)
     torch.testing.assert_close(backbone.feature_maps(-images), backbone.feature_maps(images), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(backbone.feature_maps(images + 2), backbone.feature_maps(images), rtol=1e-3, atol=1e-3)
+    backbone = SmallCNN()
+    features = backbone.features(torch.zeros(2, 1, 64, 64))
+    torch.autograd.backward(features.sum())
+    gradients = [parameter.grad for parameter in backbone.parameters() if parameter.grad is not None]
+    assert all(bool(values.isfinite().all()) for values in (features, *gradients))
 
 
 def test_an_energy_is_what_the_equation_says() -> None:
@@ -88,13 +91,3 @@ def test_a_soft_maximum_is_what_the_equation_says() -> None:
         for picture in feature_maps
     ]
     np.testing.assert_allclose(soft_maximum_pool(feature_maps, 2.0).numpy(), expected, rtol=1e-5)
-
-
-def test_a_blank_picture_gives_finite_features_and_gradients() -> None:
-    backbone = SmallCNN()
-    features = backbone.features(torch.zeros(2, 1, 64, 64))
-    torch.autograd.backward(features.sum())
-    assert bool(features.isfinite().all())
-    assert all(
-        bool(parameter.grad.isfinite().all()) for parameter in backbone.parameters() if parameter.grad is not None
-    )

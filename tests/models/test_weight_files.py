@@ -1,5 +1,3 @@
-"""Weights that somebody gives in a file: what is understood, and what is refused with which words."""
-
 from __future__ import annotations
 
 import argparse
@@ -10,6 +8,7 @@ import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -135,37 +134,28 @@ def test_names_of_the_authors_own_code_are_understood_as_timm_does(tmp_path: Pat
 
 
 def test_the_weights_of_another_network_are_refused_with_the_first_names(original: State, tmp_path: Path) -> None:
-    deeper = saved(original | renamed(original, lambda name: f"layer5.{name}"), tmp_path / "deeper.pth")
-    with pytest.raises(InputError) as refused:
-        create_backbone("timm:test_resnet", weights=deeper)
-    message = str(refused.value)
-    assert message.startswith(f"{deeper} does not fit timm:test_resnet: of 90 tensors ")
-    assert "are unexpected (layer5.conv1.0.weight, layer5.conv1.1.weight, layer5.conv1.1.bias, …)" in message
-    assert "are missing" not in message and message.endswith("Are they the weights of another network?")
-    with pytest.raises(InputError, match=r"48 are missing .*conv1\.weight|are missing"):
-        create_backbone("efficientnet-lite0", weights=deeper)
+    deeper = original | renamed(original, lambda name: f"layer5.{name}")
     gray = original | {"conv1.0.weight": original["conv1.0.weight"][:, :1]}
-    with pytest.raises(InputError, match=r"1 has another shape \(conv1.0.weight: \d+×1×3×3 for \d+×3×3×3\)"):
-        create_backbone("timm:test_resnet", weights=saved(gray, tmp_path / "grey.pth"))
     holey = {name: value for name, value in original.items() if "layer4.0.bn2" not in name}
-    with pytest.raises(InputError, match=r"4 are missing \(layer4\.0\.bn2\.weight, layer4\.0\.bn2\.bias, "):
-        create_backbone("timm:test_resnet", weights=saved(holey, tmp_path / "holey.safetensors"))
+    for name, state, *named in (
+        ("timm:test_resnet", deeper, "of 90 tensors", "(layer5.conv1.0.weight, layer5.conv1.1.weight, "),
+        ("efficientnet-lite0", deeper, "missing"),
+        ("timm:test_resnet", gray, "(conv1.0.weight: ", "×1×3×3 for "),
+        ("timm:test_resnet", holey, "4 are missing (layer4.0.bn2.weight, layer4.0.bn2.bias, "),
+    ):
+        path = saved(state, tmp_path / "weights.pth")
+        with pytest.raises(InputError) as refused:
+            create_backbone(name, weights=path)
+        assert all(each in str(refused.value) for each in (f"{path} does not fit {name}", *named))
 
 
-class Surprise:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path("ran").touch, ())
-
-
-def test_what_is_no_file_of_weights_is_refused_and_nothing_in_it_is_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_file_of_weights_is_refused_and_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.pth").write_text("no weights")
     Path("text.safetensors").write_text("no weights")
     Path("empty.pt").touch()
     torch.save(nn.Linear(2, 2), "whole.pth")
-    torch.save({"a": Surprise()}, "surprise.pth")
+    torch.save({"a": Calls(Path("ran").touch)}, "surprise.pth")
     state = dict(create_backbone("small-cnn").state_dict())
     torch.save(state, "damaged.pth")
     content = bytearray(Path("damaged.pth").read_bytes())
@@ -198,29 +188,30 @@ def test_what_is_no_file_of_weights_is_refused_and_nothing_in_it_is_run(
     assert len(str(refused.value)) < 500 and "\x1b" not in str(refused.value)
 
 
-class MuchMemory:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (bytearray, (1 << 45,))
+@dataclass
+class Calls:
+    """What a pickle calls when it is read."""
 
+    function: Callable[..., object]
+    arguments: tuple[Any, ...] = ()
 
-class NoParameter:
     def __reduce__(self) -> tuple[Any, ...]:
-        return (torch._utils._rebuild_parameter, (3, True, OrderedDict()))
+        return (self.function, self.arguments)
 
 
 @pytest.mark.filterwarnings("ignore:.*(nested|quantize|Sparse|_fake_quant).*")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda value: torch.full_like(value, math.nan), "holds values that are not finite"),
+        (lambda value: torch.full_like(value, math.nan), "not finite"),
         (lambda value: value.to(torch.complex64), "is not a plain tensor"),
         (lambda value: value.to_sparse(), "is not a plain tensor"),
         (lambda value: value.to("meta"), "is not a plain tensor"),
         (lambda value: torch.nested.nested_tensor([value[0], value[1, :3]]), "is not a plain tensor"),
         (lambda value: value.to(torch.int8), "has another type"),
-        (lambda value: torch.zeros(1).expand(1 << 40), "claim to be far larger than the file"),
-        (lambda value: MuchMemory(), "cannot be read as weights"),
-        (lambda value: NoParameter(), "cannot be read as weights"),
+        (lambda value: torch.zeros(1).expand(1 << 40), "larger than the file"),
+        (lambda value: Calls(bytearray, (1 << 45,)), "cannot be read"),
+        (lambda value: Calls(torch._utils._rebuild_parameter, (3, True, OrderedDict())), "cannot be read"),
     ],
 )
 def test_a_hostile_tensor_is_one_error(change: Callable[[Tensor], object], message: str, tmp_path: Path) -> None:

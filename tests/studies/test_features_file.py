@@ -1,5 +1,3 @@
-"""Features of a data set as arrays and as a file that is read again with the same labels."""
-
 from __future__ import annotations
 
 from pathlib import Path

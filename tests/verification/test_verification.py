@@ -1,5 +1,3 @@
-"""``verify``: what it finds in runs, studies, comparisons and reviews, and the two ways to accept it."""
-
 from __future__ import annotations
 
 import json
@@ -53,7 +51,12 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_an_intact_run_is_intact_and_nothing_is_written(run: Path) -> None:
+def edit_config(run: Path, **changes: Any) -> None:
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    (run / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+
+
+def test_one_flipped_bit_in_any_file_is_found_and_named_and_nothing_is_written(run: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     result = verify_run(run)
     assert result.intact and result.finished and result.kind == "run"
@@ -61,10 +64,7 @@ def test_an_intact_run_is_intact_and_nothing_is_written(run: Path) -> None:
     assert {"config.json", "metrics.jsonl", "best.safetensors", "predictions.parquet", "traces.npz"} < names
     assert {"revisions.parquet", "candidates.parquet", "report.html", "MODEL_CARD.md"} < names
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
-
-
-def test_one_flipped_bit_in_any_file_is_found_and_named(run: Path) -> None:
-    for name in [file.name for file in verify_run(run).files]:
+    for name in names:
         content = (run / name).read_bytes()
         flip(run / name)
         assert name in problems(verify_run(run)), name
@@ -72,50 +72,36 @@ def test_one_flipped_bit_in_any_file_is_found_and_named(run: Path) -> None:
     assert verify_run(run).intact
 
 
-def test_without_digests_each_file_is_still_read(run: Path) -> None:
+def test_without_digests_each_file_is_still_read_and_no_mutation_is_another_error(run: Path) -> None:
     (run / MANIFEST_FILE).unlink()
     assert problems(verify_run(run)).keys() == {MANIFEST_FILE}
-    for name in ("config.json", "metrics.jsonl", "best.safetensors", "traces.npz", "predictions.parquet"):
-        content = (run / name).read_bytes()
-        (run / name).write_bytes(content[: len(content) // 2])
-        assert name in problems(verify_run(run))
-        (run / name).write_bytes(content)
-
-
-def test_no_mutation_of_any_file_ends_in_another_error(run: Path) -> None:
-    (run / MANIFEST_FILE).unlink()
+    halved = {"config.json", "metrics.jsonl", "best.safetensors", "traces.npz", "predictions.parquet"}
     for path in sorted(run.iterdir()):
         content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        assert path.name in problems(verify_run(run)) or path.name not in halved
         for damaged in mutations(content, 12):
             path.write_bytes(damaged)
             verify_run(run)
         path.write_bytes(content)
 
 
-def test_a_damaged_manifest_is_one_problem_and_accept_writes_it_again(run: Path) -> None:
+def test_a_damaged_manifest_and_changed_files_are_accepted_but_not_other_weights(run: Path, tmp_path: Path) -> None:
     manifest = json.loads((run / MANIFEST_FILE).read_text())
     del manifest["files"]["best.safetensors"]
     (run / MANIFEST_FILE).write_text(json.dumps(manifest))
-    assert "not in manifest.json" in problems(verify_run(run))["best.safetensors"]
+    assert problems(verify_run(run)).keys() == {"best.safetensors"}
     (run / MANIFEST_FILE).write_text("{", encoding="utf-8")
     assert problems(verify_run(run)).keys() == {MANIFEST_FILE}
     accept_changes(run)
-    assert verify_run(run).intact
-
-
-def test_weights_of_another_network_are_found_even_with_a_valid_digest(run: Path, tmp_path: Path) -> None:
-    other = make_run(tmp_path / "other", backbone="features", width=7)
-    shutil.copy(other.path / "best.safetensors", run)
-    accept_changes(run)
-    assert "no head of the 4 classes" in problems(verify_run(run))["best.safetensors"]
-
-
-def test_a_file_that_was_changed_on_purpose_is_accepted(run: Path) -> None:
     (run / "MODEL_CARD.md").write_text("My own words.", encoding="utf-8")
     (run / "report.html").unlink()
-    assert set(problems(verify_run(run))) == {"MODEL_CARD.md", "report.html"}
+    assert problems(verify_run(run)).keys() == {"MODEL_CARD.md", "report.html"}
     accept_changes(run)
     assert verify_run(run).intact and "report.html" not in {file.name for file in verify_run(run).files}
+    shutil.copy(make_run(tmp_path / "other", backbone="features", width=7).path / "best.safetensors", run)
+    accept_changes(run)
+    assert problems(verify_run(run)).keys() == {"best.safetensors"}
 
 
 def test_files_of_killed_processes_and_links_out_of_the_folder_are_told(run: Path, tmp_path: Path) -> None:
@@ -123,24 +109,19 @@ def test_files_of_killed_processes_and_links_out_of_the_folder_are_told(run: Pat
     (run / "last.previous.pt").write_bytes(b"")
     (run / "notes.txt").write_text("mine", encoding="utf-8")
     assert set(problems(verify_run(run))) == {".best-0123456789abcdef.partial.safetensors", "last.previous.pt"}
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    config.pop("signature")
-    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    edit_config(run, signature=None)
     (run / "link").symlink_to(tmp_path)
     (run / "inside").symlink_to("notes.txt")
     accept_changes(run)
-    assert "a link out of the folder" in problems(verify_run(run))["link"] and "inside" not in problems(verify_run(run))
+    assert "link" in problems(verify_run(run)) and "inside" not in problems(verify_run(run))
 
 
 def test_a_foreign_run_is_trusted_after_it_has_shown_what_it_names(run: Path, tmp_path: Path) -> None:
-    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    config |= {"signature": "0" * 64, "method": "mallory.losses:Loss", "weights": "/somewhere/w.safetensors"}
-    (run / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    edit_config(run, signature="0" * 64, method="mallory.losses:Loss", weights="/somewhere/w.safetensors")
     accept_changes(run)
     assert not is_trusted(run / "config.json")
     named = trust_folder(run)
-    assert f"the data {config['data']['path']}" in named
-    assert {"the class mallory.losses:Loss", "the weights /somewhere/w.safetensors"} < set(named)
+    assert [each.split()[1] for each in named] == ["data", "class", "weights"]
     assert is_trusted(run / "config.json") and verify_run(run).intact
 
 
@@ -173,7 +154,7 @@ def test_a_study_is_verified_with_all_its_runs(run: Path, tmp_path: Path) -> Non
     shutil.rmtree(study.path / "c")
     (study.path / "c").symlink_to(run)
     found = problems(verify_run(study.path))
-    assert found.keys() == {"a/best.safetensors", "b", "c"} and "leads out of the study" in found["c"]
+    assert found.keys() == {"a/best.safetensors", "b", "c"}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -207,8 +188,8 @@ def test_a_review_of_random_images_is_verified(tmp_path: Path) -> None:
 
 def test_what_is_nothing_of_these_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    for path, message in ((tmp_path, "is not a run"), (tmp_path / "file", "not a folder"), (tmp_path / "x", "exist")):
-        with pytest.raises(RunError, match=message):
+    for path in (tmp_path, tmp_path / "file", tmp_path / "x"):
+        with pytest.raises(RunError, match=path.name):
             verify_run(os.fspath(path))
 
 

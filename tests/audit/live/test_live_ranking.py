@@ -29,7 +29,6 @@ POOL = CandidateList.of_unknown(
 
 
 def decide(positions: np.ndarray, values: np.ndarray | None = None) -> Decisions:
-    """Decide candidates by the truth, or as given."""
     chosen = POOL.select(np.asarray(positions))
     answers = np.where(TRUTH[chosen.rows, chosen.columns], PRESENT, ABSENT) if values is None else values
     return Decisions(chosen, answers.astype(np.int8))
@@ -46,11 +45,15 @@ def places(ranking: LiveRanking) -> list[int]:
 FIRST = decide(RANDOM.permutation(len(POOL))[:120])
 
 
-def test_features_are_centered_with_mean_squared_length_one() -> None:
+def test_features_are_centered_and_have_only_directions_in_which_images_differ() -> None:
     scaled = SCALE.rows(np.arange(IMAGES)).astype(np.float64)
     assert np.abs(scaled.mean(axis=0)).max() < 1e-3
     assert (scaled**2).sum(axis=1).mean() == pytest.approx(1, abs=1e-3)
     assert FeatureScale.of(np.ones((4, 2))).rows(np.array([1])).tolist() == [[0, 0]]
+    assert FeatureScale.of(np.ones((4, 2))).directions.shape == (2, 0)
+    assert FeatureScale.of(FEATURES[:4]).directions.shape == (WIDTH, 3)
+    equal = FeatureScale.of(np.ones((IMAGES, WIDTH), dtype=np.float32))
+    assert len(rank_open(equal, POOL, FIRST, CLASSES).candidates) == 120
 
 
 def test_directions_are_the_principal_ones_divided_by_a_power_of_their_spread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,13 +68,6 @@ def test_directions_are_the_principal_ones_divided_by_a_power_of_their_spread(mo
     two = FeatureScale.of(FEATURES).directions[:, ::-1]
     ratio = found[:, :2] / two
     assert two.shape == (WIDTH, 2) and np.abs(ratio) == pytest.approx(np.full((WIDTH, 2), abs(ratio[0, 0])), rel=1e-3)
-
-
-def test_features_of_few_or_equal_images_have_only_the_directions_in_which_they_differ() -> None:
-    assert FeatureScale.of(np.ones((4, 2))).directions.shape == (2, 0)
-    assert FeatureScale.of(FEATURES[:4]).directions.shape == (WIDTH, 3)
-    equal = FeatureScale.of(np.ones((IMAGES, WIDTH), dtype=np.float32))
-    assert len(rank_open(equal, POOL, FIRST, CLASSES).candidates) == 120
 
 
 def test_the_fit_is_the_minimum_of_the_formula() -> None:

@@ -255,14 +255,12 @@ def test_the_only_file_of_a_near_name_is_taken_on_request(folder: Path) -> None:
         "image,cat\n00.jpg,1\n01.jpg,0\n02.jpg,1\n03.jpg,1\nligthouse.jpg,1\nharbou-5.jpg,1\nwindmil.jpg,0\n"
         "windmilll.jpg,1\ncathedral.jpg,0\ncatedral.jpg,1\n"
     )
-    assert [line for line, _ in said(fix(text), "left_out")] == [6, 7, 8, 9, 11]
+    assert lines(fix(text), "left_out") == [6, 7, 8, 9, 11]
     fixed = fix(text, "taken.csv", accept_suggestions=True)
-    assert [line for line, _ in said(fixed, "images")] == [6]
-    assert [line for line, _ in said(fixed, "left_out")] == [7, 8, 9, 11], (
-        "two files, two names, or a file that is listed"
-    )
+    assert lines(fixed, "images") == [6]
+    assert lines(fixed, "left_out") == [7, 8, 9, 11], "two files, two names, or a file that is listed"
     assert Path("taken.csv").read_text().splitlines()[5:] == ["lighthouse.jpg,1", "cathedral.jpg,0"]
     assert "lighthouse.jpg" in fixed.data.train.labels.images
     (folder / "lighthouse.jpg").write_bytes(b"")
     fixed = fix(text, "empty.csv", accept_suggestions=True)
-    assert [line for line, _ in said(fixed, "left_out")] == [6, 7, 8, 9, 11] and not said(fixed, "images")
+    assert lines(fixed, "left_out") == [6, 7, 8, 9, 11] and not lines(fixed, "images")

@@ -114,7 +114,7 @@ def test_parents_of_a_lattice_are_those_of_every_path() -> None:
 
 def test_a_hierarchy_that_implies_a_square_of_labels_is_refused() -> None:
     table = LabelTable.from_lists([[f"c{number}"] for number in range(3_000)])
-    with pytest.raises(InputError, match="parents: the hierarchy implies too many labels"):
+    with pytest.raises(InputError, match="parents: "):
         implied_labels(table, chain(3_000))
 
 
@@ -137,9 +137,7 @@ def test_a_header_of_many_columns(tmp_path: Path, header: Callable[[int], str]) 
     assert is_linear(read, 200)
 
 
-def test_thousands_of_names_that_never_occur_are_not_compared_with_thousands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_never_occur_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
 
     def count(name: str, known: list[str]) -> str | None:
@@ -156,5 +154,5 @@ def test_thousands_of_names_that_never_occur_are_not_compared_with_thousands(
 def test_unlisted_names_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("image,present\n" + "".join(f"{number}.jpg,{number}\n" for number in range(12_000)))
-    with pytest.raises(InputError, match=r"12,000 images and 12,000 classes, of which every label would be known"):
+    with pytest.raises(InputError, match="12,000 images and 12,000 classes"):
         read_csv(path, TableOptions(unlisted="absent"))

@@ -1,5 +1,3 @@
-"""A table is written again with some labels changed, and everything else stays as its owner wrote it."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -84,9 +82,8 @@ def test_only_the_changed_cells_of_a_csv_change(tmp_path: Path, case: str) -> No
     assert out.read_bytes() == source.read_bytes()
     rewrite(source, out, changes, options)
     assert out.read_bytes() == expected.encode()
-    people = Revisions(
-        Revision(image, name, code, "review") for image, labels in changes.items() for name, code in labels.items()
-    )
+    made = [Revision(image, name, code, "review") for image in changes for name, code in changes[image].items()]
+    people = Revisions(made)
     assert read_csv(out, options).table == read_csv(source, options).table.revised(people)
 
 

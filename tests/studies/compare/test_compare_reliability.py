@@ -1,5 +1,3 @@
-"""A comparison that is killed, run twice at once, damaged, or made by somebody else."""
-
 from __future__ import annotations
 
 import json
@@ -66,14 +64,12 @@ def compare_when_refused(wait: Callable[[], None], out: str) -> None:
 
 def test_of_two_comparisons_into_one_folder_one_is_refused_and_names_the_other(tmp_path: Path) -> None:
     refused, done = race(compare_when_refused, str(tmp_path / "c"))
-    assert done == "done" and "is in use by another process (comparing methods, process" in refused
+    assert done == "done" and "(comparing methods, process" in refused
     run(tmp_path / "whole")
     assert results(tmp_path / "c") == results(tmp_path / "whole") and not (tmp_path / "c" / LOCK_FILE).exists()
 
 
-def test_a_head_with_flipped_bits_or_of_another_plan_is_trained_again_to_the_same_bits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_head_or_another_one_is_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "c")
     whole = results(tmp_path / "c")
     first, second, *_ = sorted((tmp_path / "c" / "heads").iterdir())
@@ -121,9 +117,7 @@ def test_a_damaged_compare_json_is_a_run_error_or_can_be_shown(tmp_path: Path, w
         (("code",), "os.system"),
     ],
 )
-def test_values_that_no_comparison_writes_are_refused(
-    tmp_path: Path, written: dict[str, Any], keys: tuple[Any, ...], value: Any
-) -> None:
+def test_other_values_are_refused(tmp_path: Path, written: dict[str, Any], keys: tuple[Any, ...], value: Any) -> None:
     stored = json.loads(json.dumps(written))
     place = stored
     for key in keys[:-1]:
@@ -136,7 +130,6 @@ def test_values_that_no_comparison_writes_are_refused(
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The content of ``compare.json``."""
     folder = tmp_path_factory.mktemp("compared") / "c"
     run(folder)
     stored: dict[str, Any] = json.loads((folder / "compare.json").read_text(encoding="utf-8"))
@@ -147,20 +140,14 @@ def test_names_of_a_foreign_comparison_are_quoted_in_the_command(tmp_path: Path,
     stored = json.loads(json.dumps(written))
     stored["methods"][0]["method"] = "an; rm -rf x"
     stored["metadata"]["backbone"] = "$(touch x)"
-    (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")
-    opened = Comparison.open(tmp_path)
-    command = method_command(opened, opened.methods[0])
-    words = shlex.split(command)
-    values = {name: words[words.index(name) + 1] for name in ("--method", "--backbone", "--out")}
-    assert values == {"--method": "an; rm -rf x", "--backbone": "$(touch x)", "--out": "runs/an; rm -rf x"}
-    assert "'$(touch x)'" in command, "a shell runs nothing of it"
-    odd: list[dict[str, Any]] = [{"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}]
-    odd.append({"aliases": ["x"]})
-    for options in odd:
+    odd: list[Any] = [{"images": 5}, {"classes": [1]}, {"rename": {"a": 1}}, {"classes": [[]]}, {"aliases": ["x"]}]
+    for options in (stored["metadata"]["recipe"]["options"], *odd):
         stored["metadata"]["recipe"]["options"] = options
         (tmp_path / "compare.json").write_text(json.dumps(stored), encoding="utf-8")
         opened = Comparison.open(tmp_path)
-        assert method_command(opened, opened.methods[0]).startswith("labelgap train "), "without the data"
+        words = shlex.split(method_command(opened, opened.methods[0]))
+        values = {name: words[words.index(name) + 1] for name in ("--method", "--backbone", "--out")}
+        assert values == {"--method": "an; rm -rf x", "--backbone": "$(touch x)", "--out": "runs/an; rm -rf x"}
 
 
 def test_a_folder_with_a_link_that_leads_out_of_it_is_not_written_to(tmp_path: Path, written: dict[str, Any]) -> None:
@@ -168,7 +155,7 @@ def test_a_folder_with_a_link_that_leads_out_of_it_is_not_written_to(tmp_path: P
     outside.mkdir()
     folder.mkdir()
     (folder / "heads").symlink_to(outside)
-    with pytest.raises(RunError, match="leads out of it"):
+    with pytest.raises(RunError, match="heads"):
         run(folder)
     (folder / "compare.json").write_text(json.dumps(written), encoding="utf-8")
     (folder / "report.html").symlink_to(outside / "precious.html")

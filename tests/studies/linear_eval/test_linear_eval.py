@@ -1,5 +1,3 @@
-"""Linear evaluation in Python: what is chosen where, and what is said about it."""
-
 from __future__ import annotations
 
 import json
@@ -58,13 +56,17 @@ def test_without_val_some_training_images_take_its_place(tmp_path: Path) -> None
     assert "18 of the training images" in found.notes[0] and "too optimistic" in found.notes[1]
 
 
-def test_labels_that_say_nothing_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--observe positives=all,negatives=all"):
-        linear_eval(features(), out=tmp_path, **QUICK)
-    with pytest.raises(InputError, match="--task single-label"):
-        linear_eval(features(truth=False), out=tmp_path, **QUICK)
-    with pytest.raises(InputError, match="several classes"):
-        linear_eval(features(observed=False), task="single-label", out=tmp_path, **QUICK)
+@pytest.mark.parametrize(
+    ("data", "task", "remedy"),
+    [
+        (features(), "auto", "--observe positives=all,negatives=all"),
+        (features(truth=False), "auto", "--task single-label"),
+        (features(observed=False), "single-label", "several classes"),
+    ],
+)
+def test_labels_that_say_nothing_are_refused(data: Dataset, task: Any, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=remedy):
+        linear_eval(data, task=task, out=tmp_path, **QUICK)
 
 
 def test_a_damaged_result_is_refused(tmp_path: Path) -> None:
