@@ -121,7 +121,7 @@ def test_the_options_of_train_are_grouped_and_no_help_text_is_lost_to_markup(
     output = capsys.readouterr().out
     panels = [line for line in output.splitlines() if line.startswith("╭")]
     data = ["Arguments", "Options", "Data", "Published data sets"]
-    names = [*data, "Method and model", "Optimization", "Linear heads", "Input images"]
+    names = [*data, "Method and model", "Optimization", "Heads", "Input images"]
     assert [name in line for name, line in zip(names, panels, strict=True)] == [True] * 8
     assert "--optimizer" in output and "[default: (depends on data and device)]" in output
     assert max(map(len, output.split("╭"))) < 25 * 161, "no group has more than about twenty options"
