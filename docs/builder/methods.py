@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labelgap import functional
+from labelgap.core.text import join_numbers
 from labelgap.losses import describe_method, method_options, methods, published_options
 from labelgap.losses.base.registry import PAPER_DATASETS, option_meanings
 from labelgap.studies.sweep.search_space import paper_space
@@ -112,8 +113,8 @@ def _settings(name: str) -> list[str]:
     header = ["option", "meaning", "default", *(DATASETS[data] for data in shown), "searched by `sweep`"]
     rows = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     for option, default in options.items():
-        cells = [f"`{option}`", meanings.get(option, ""), "" if default is None else f"`{default}`"]
-        cells += [f"`{published[data][option]:g}`" if option in published[data] else "" for data in shown]
+        cells = [f"`{option}`", meanings.get(option, ""), "" if default is None else f"`{join_numbers(default)}`"]
+        cells += [f"`{join_numbers(published[data][option])}`" if option in published[data] else "" for data in shown]
         cells.append(", ".join(f"`{value}`" for value in space[option].ends) if option in space else "")
         rows.append(f"| {' | '.join(cells)} |")
     about = (

@@ -115,7 +115,7 @@ def test_the_options_of_train_are_grouped_and_explained(printed: Printed, monkey
     monkeypatch.setenv("COLUMNS", "160")
     output = printed("train", "--help")
     panels = " ".join(line for line in output.splitlines() if line.startswith("╭"))
-    names = "Arguments Options Data Published.data.sets Method.and.model Optimization Linear.heads Input.images"
+    names = "Arguments Options Data Published.data.sets Method.and.model Optimization Heads Input.images"
     assert re.search(".*".join(names.split()), panels)
     assert "--optimizer" in output and "[default: (depends on data and device)]" in output
     assert max(map(len, output.split("╭"))) < 25 * 161, "no group has more than about twenty options"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -10,7 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models import BoostLU, Classifier, EfficientNetLite, HeadName, LinearHead, SmallCNN, class_activation_maps
+from labelgap.models import (
+    BoostLU,
+    Classifier,
+    EfficientNetLite,
+    HeadName,
+    LinearHead,
+    SmallCNN,
+    class_activation_maps,
+    has_average_pool,
+)
 from labelgap.models.backbone import Backbone, InputSpec
 from labelgap.models.efficientnet_lite import LITE0
 from labelgap.models.heads import create_head
@@ -68,10 +79,59 @@ def test_every_head_works_on_every_backbone(name: str, backbone: Callable[[], Ba
     logits, features = model(images, return_features=True)
     torch.testing.assert_close(features, model.backbone.features(images))
     torch.testing.assert_close(logits, model(images))
-    taken = model.backbone.feature_maps(images) if name == "boostlu" else features
+    taken = model.backbone.feature_maps(images) if model.head.needs_feature_maps else features
     torch.testing.assert_close(logits, model.head(taken))
     logits.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0, 1.5])
+def test_attention_is_the_equation_place_by_place(temperature: float | None) -> None:
+    torch.manual_seed(0)
+    options = {"attention_weight": 0.3, "attention_temperature": temperature}
+    head, feature_maps = create_head("attention", 4, 5, **options).double(), some_maps(3, 4, 2, 3).requires_grad_()
+    weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
+    wanted = np.zeros((3, 5))
+    for b in range(3):
+        for k in range(5):
+            places = [float(weight[k] @ place) for place in feature_maps[b].detach().flatten(1).T.numpy()]
+            if temperature is None:
+                top = max(places)
+            else:
+                shares = [math.exp(temperature * place) for place in places]
+                top = sum(share * place for share, place in zip(shares, places, strict=True)) / sum(shares)
+            wanted[b, k] = 0.7 * sum(places) / 6 + 0.3 * top + bias[k]
+    np.testing.assert_allclose(head(feature_maps).detach().numpy(), wanted, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(head, (feature_maps,))
+
+
+def test_attention_without_weight_is_the_linear_head_on_the_average() -> None:
+    linear = Classifier(EfficientNetLite(LITE0, pretrained=False), 4).eval()
+    attention = Classifier(linear.backbone, 4, "attention", attention_weight=0.0).eval()
+    attention.load_state_dict(linear.state_dict())
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(attention(images), linear(images))
+
+
+def test_logits_are_the_mean_over_sizes_and_mirror_images_in_eval_mode_alone() -> None:
+    torch.manual_seed(0)
+    plain = Classifier(EfficientNetLite(LITE0, pretrained=False), 4, "attention")
+    model = Classifier(plain.backbone, 4, "attention", average_flips=True, average_sizes=[64, 96])
+    model.load_state_dict(plain.state_dict())
+    model.backbone.input_spec = replace(model.backbone.input_spec, size=64)
+    images = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(model.train()(images), plain.train()(images))
+    larger = torch.nn.functional.interpolate(images, size=(96, 96), mode="bilinear")
+    views = [plain.eval()(view) for view in (images, images.flip(-1), larger, larger.flip(-1))]
+    torch.testing.assert_close(model.eval()(images), torch.stack(views).mean(0))
+    assert not model.reads_features
+    assert model.evaluation_cost == 2 * (1 + 2.25)
+
+
+@pytest.mark.parametrize(("backbone", "averages"), [("efficientnet-lite0", True), ("small-cnn", False)])
+def test_which_networks_pool_by_the_average(backbone: str, averages: bool) -> None:
+    assert has_average_pool(backbone) is averages
+    assert not has_average_pool(Colours())
 
 
 def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None:

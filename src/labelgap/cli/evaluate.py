@@ -27,6 +27,9 @@ def evaluate(
     data: Annotated[str, Argument(metavar="DATA|REVIEW", help="As for train; or a review of random images.")],
     data_options: DataOptions,
     split: Annotated[str | None, option("train, val, test or all.", "test, or all when DATA has no splits")] = None,
+    average_sizes: Annotated[
+        list[str] | None, options.setting_option("average_sizes", "those of the run", metavar="SIZES")
+    ] = None,
     device: options.Device = "auto",
     workers: options.Workers = None,
     resamples: Annotated[int, option("Bootstrap resamples of the intervals; 0 for none.")] = 1000,
@@ -39,6 +42,7 @@ def evaluate(
     from labelgap.review.apply import decided_images
     from labelgap.training.loop.processes import check_same
     from labelgap.training.rerun import data_review_commands, run_review_commands
+    from labelgap.training.settings import check_sizes
 
     with joined_processes(device):
         opened_run = lg.open_run(run)
@@ -49,7 +53,9 @@ def evaluate(
     chosen = split or ("test" if opened.test is not None and not reviewed else "all")
     check_same({"data": DataIdentity.of(opened).digest()} if is_distributed() else {})
     resamples = resamples if is_main_process() else 0
-    measured = opened_run.evaluate(opened, chosen, device=device, workers=workers, resamples=resamples, quiet=False)
+    sizes = check_sizes(average_sizes)
+    how: Any = {"device": device, "workers": workers, "resamples": resamples, "quiet": False}
+    measured = opened_run.evaluate(opened, chosen, average_sizes=sizes, **how)
     if as_json:
         return printing.print_json(measured)
     printing.print_skipped(opened)

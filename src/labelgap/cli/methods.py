@@ -12,6 +12,7 @@ from typer import Argument
 import labelgap as lg
 from labelgap.cli.options import option
 from labelgap.cli.printing import print_table
+from labelgap.core.text import join_numbers
 
 
 def methods(
@@ -38,11 +39,11 @@ def _print_method(name: str) -> None:
     about = (inspect.getdoc(method.loss_class) or "").partition("\nArgs:\n")[0].rstrip()
     print(f"{name} ({method.reference}): {method.summary}\n\n{_plain(about)}\n")
     for each, default in lg.losses.method_options(name).items():
-        print(f"  --option {each}={'…' if default is None else default}")
+        print(f"  --option {each}={'…' if default is None else join_numbers(default)}")
         print(textwrap.indent(textwrap.fill(_plain(meanings.get(each, "")), 100), " " * 8))
     for dataset in PAPER_DATASETS:
         if settings := lg.losses.published_options(name, dataset):
-            values = ", ".join(f"{each}={value:g}" for each, value in settings.items())
+            values = ", ".join(f"{each}={join_numbers(value)}" for each, value in settings.items())
             print(f"  published for {dataset}: {values}")
 
 

@@ -95,6 +95,10 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
         return print_fields((name, [none, estimated]))
     counted = f"over {measured['classes_counted']} of {measured['classes']} classes"
     mean = f"mAP {value('map')} {counted} (chance {percent(measured['chance'])}); per image {value('map_samples')}"
+    if sizes := measured.get("average_sizes"):
+        mean += f"; at {' and '.join(map(str, sizes))} px"
+    if measured.get("map_one_size") is not None:
+        mean += f"; mAP at one size {percent(measured['map_one_size'])}"
     f1 = f"F1 micro {value('f1_micro')}, macro {value('f1_macro')} at the run's thresholds"
     f1 += f"; {value('f1_micro_at_half')}, {value('f1_macro_at_half')} at 0.5"
     return print_fields((name, [mean, estimated, f1, describe_groups(measured) or ""]))
@@ -113,7 +117,7 @@ def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float) -> No
     kept = kept if run.config.folds else describe_kept_epoch(metrics)
     print_fields((run.config.method, f"{kept}, {seconds:.0f} s in all"))
     for split, heading in reversed(unseen_splits(metrics).items()):
-        print_metrics(heading, metrics[split])
+        print_metrics(heading, {**metrics[split], "average_sizes": run.config.average_sizes})
     print_fields(("run", run.path), ("report", report))
     if not has_accuracy(metrics):
         remedy = to_get_it(run_review_commands(run.path, run.config, data))

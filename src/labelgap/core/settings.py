@@ -65,10 +65,17 @@ def _alternatives(annotation: Any) -> list[Any]:
 def annotation_text(info: FieldInfo) -> str:
     """Return the type of a keyword as Python code; None, or "auto" among names, leaves the setting open."""
     given = _alternatives(info.annotation)
-    names = [(get_origin(each) or each).__name__ for each in given if get_origin(each) is not Literal]
+    names = [_plain_name(each) for each in given if get_origin(each) is not Literal]
     values = [f'"{value}"' for each in given if get_origin(each) is Literal for value in (*get_args(each), "auto")]
     literal = [f"Literal[{', '.join(values)}]"] if values else []
     return " | ".join([*names, *literal, "None"])
+
+
+def _plain_name(kind: Any) -> str:
+    """Return the name of a type, and of what a list is of, without bounds."""
+    if get_origin(kind) is list:
+        return f"list[{_alternatives(get_args(kind)[0])[0].__name__}]"
+    return str((get_origin(kind) or kind).__name__)
 
 
 def check_values(model: type[BaseModel], given: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 CONTROL: Final = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 """A regular expression: what a terminal obeys instead of showing it, except for line ends and tabs: C0 and C1, line
@@ -120,6 +120,11 @@ def join_names(names: Sequence[str], most: int = 20) -> str:
     """Return names separated by commas, at most so many."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def join_numbers(value: Any) -> str:
+    """Return the value of a method's option as the commands take it: several numbers with commas."""
+    return ",".join(f"{each:g}" for each in value) if isinstance(value, list | tuple) else str(value)
 
 
 def format_duration(seconds: float) -> str:

@@ -9,10 +9,13 @@ that is expected in the epoch gets little weight.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
@@ -27,25 +30,45 @@ def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
     return -torch.expm1(-q * cost) / q
 
 
-def schedule(progress: Number, start: Number) -> tuple[Number, Number, Number]:
-    """Return w, μ and σ of ``generalized_robust``."""
-    return 2.0 * start, 0.5 + 0.3 * progress, 2.0 - 1.5 * progress
+ALPHA: Final = (0.5, 0.8, 2.0, 0.5)
+"""First and last value of μ and of σ."""
+BETA: Final = (0.0, 2.0, -2.0, -2.0)
+"""First and last value of w and of b."""
+Schedule = tuple[float, float, float, float]
+
+
+def schedule(
+    progress: Number, start: Number, alpha: Schedule = ALPHA, beta: Schedule = BETA
+) -> tuple[Number, Number, Number, Number]:
+    """Return w, b, μ and σ of ``generalized_robust``."""
+    (center, last_center, width, last_width), (w, last_w, b, last_b) = alpha, beta
+    mixture = w + (last_w - w) * start, b + (last_b - b) * start
+    return *mixture, center + (last_center - center) * progress, width + (last_width - width) * progress
 
 
 def generalized_robust(
-    logits: Tensor, labels: Tensor, *, progress: Number, start: Number, q2: Number, q3: Number, eps: Number = 0.0
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    progress: Number,
+    start: Number,
+    q2: Number,
+    q3: Number,
+    alpha: Schedule = ALPHA,
+    beta: Schedule = BETA,
+    eps: Number = 0.0,
 ) -> Tensor:
     r"""Cost of every entry when an unknown label is a mixture of present and absent.
 
     .. math:: \ell = [y=1](-\ln p) + [y=0](-\ln(1-p))
         + [y=?]\; v \Bigl( k \frac{1-p^{q_2}}{q_2} + (1-k) \frac{1-(1-p)^{q_3}}{q_3} \Bigr)
 
-    .. math:: k = \sigma(w p + b), \quad w = 2 a, \quad b = -2, \qquad
-        v = e^{-\frac12 ((p-\mu)/\sigma)^2}, \quad \mu = 0.5 + 0.3\,c, \quad \sigma = 2 - 1.5\,c
+    .. math:: k = \sigma(w p + b), \qquad v = e^{-\frac12 ((p-\mu)/\sigma)^2}
 
-    ``progress`` c is the share of the training that is done with this epoch, t / T; ``start`` a the share that was done
-    before it, (t − 1) / T. Unknown labels are present with weight k and absent with weight 1 − k; k and v are constants
-    to the gradient.
+    ``progress`` is the share of the training that is done with this epoch, t / T, and moves μ and σ from the first to
+    the second value of each in ``alpha``; ``start`` is the share that was done before it, (t − 1) / T, and moves w and
+    b by ``beta``. By default μ = 0.5 … 0.8, σ = 2 … 0.5, w = 0 … 2 and b = −2. Unknown labels are present with weight k
+    and absent with weight 1 − k; k and v are constants to the gradient.
 
     Example:
         >>> labels, half = torch.tensor([[1, 0, -1]]), torch.tensor(0.5)
@@ -54,8 +77,8 @@ def generalized_robust(
     """
     logits = widen(logits)
     probability = torch.sigmoid(logits).detach()
-    w, center, width = schedule(progress, start)
-    mixture = torch.sigmoid(w * probability - 2.0)
+    w, b, center, width = schedule(progress, start, alpha, beta)
+    mixture = torch.sigmoid(w * probability + b)
     fit = torch.exp(-0.5 * ((probability - center) / width).square())
     as_present = robust_cost(cost_present(logits), per_head(q2, logits))
     as_absent = robust_cost(cost_absent(logits), per_head(q3, logits))
@@ -64,16 +87,16 @@ def generalized_robust(
 
 
 def robust_form(
-    logits: Tensor, labels: Tensor, *, w: Number, center: Number, width: Number, q2: Number, q3: Number
+    logits: Tensor, labels: Tensor, *, w: Number, b: Number, center: Number, width: Number, q2: Number, q3: Number
 ) -> tuple[Tensor, Tensor]:
     r"""Cost and slope of ``generalized_robust``, with the numbers of ``schedule``.
 
-    With :math:`a = p^{q_2} - 1` and :math:`b = (1-p)^{q_3} - 1`, all entries cost
+    With :math:`a = p^{q_2} - 1` and :math:`c = (1-p)^{q_3} - 1`, all entries cost
 
-    .. math:: \ell = [y=0]\,x - [y \ne ?]\ln p - g\,\frac{a}{q_2} - h\,\frac{b}{q_3},
+    .. math:: \ell = [y=0]\,x - [y \ne ?]\ln p - g\,\frac{a}{q_2} - h\,\frac{c}{q_3},
         \qquad g = [y=?]\,v\,k, \quad h = [y=?]\,v\,(1-k)
 
-    .. math:: \frac{d\ell}{dx} = [y \ne ?]\,p - [y=1] - g\,(1+a)\,(1-p) + h\,(1+b)\,p
+    .. math:: \frac{d\ell}{dx} = [y \ne ?]\,p - [y=1] - g\,(1+a)\,(1-p) + h\,(1+c)\,p
     """
     p = torch.sigmoid(logits).clamp_(min=torch.finfo(logits.dtype).tiny)
     log = torch.minimum(p.log(), logits)
@@ -82,20 +105,28 @@ def robust_form(
     cost.addcmul_(known, log, value=-1.0)
     v = linear(p, 1.0 / width, -center / width).square_().mul_(-0.5).exp_()
     v.addcmul_(v, known, value=-1.0)
-    g = linear(p, w, -2.0).sigmoid_().mul_(v)
+    g = linear(p, w, b).sigmoid_().mul_(v)
     h = v.sub_(g)
     half = (log * (0.5 * q2)).tanh_()
     half.div_(linear(half, -1.0, 1.0))  # a / 2: on x86 twice as fast as expm1
     far = g.addcmul(g, half, value=2.0)
     add_product(cost, g, half, -2.0 / q2)
     if isinstance(q3, Tensor) or q3 != 1.0:
-        b = (log - logits).clamp_(max=0.0).mul_(q3).expm1_()
-        add_product(cost, h, b, -1.0 / q3)
-        slope = far.neg_().lerp_(known, p).sub_(present).addcmul_(h.mul_(p), b.add_(1.0))
+        c = (log - logits).clamp_(max=0.0).mul_(q3).expm1_()
+        add_product(cost, h, c, -1.0 / q3)
+        slope = far.neg_().lerp_(known, p).sub_(present).addcmul_(h.mul_(p), c.add_(1.0))
     else:
         cost.add_(h.mul_(p))
         slope = h.sub_(far).lerp_(known, p).sub_(present)
     return cost, slope
+
+
+def check_four(name: str, values: Sequence[float]) -> Schedule:
+    """Return the four numbers of a schedule."""
+    if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != 4:
+        raise InputError(f"{name}={values!r}: four numbers are needed, e.g. {name}=0,2,-2,-2.")
+    first, last, *others = (float(check_number(name, value)) for value in values)
+    return first, last, others[0], others[1]
 
 
 @method("gr", paper=CHEN_2024, summary="generalized robust: an unknown label is a soft mixture of both states")
@@ -105,14 +136,27 @@ class GeneralizedRobustLoss(LogLoss):
     Args:
         q2: robustness of the positive side, above 0.
         q3: robustness of the negative side, above 0.
+        alpha: the first and the last value of μ, the expected probability, and of σ, how far from it entries count.
+        beta: the first and the last value of w and of b: an unknown label is present with weight σ(wp + b).
     """
 
     epoch_dependent = True
 
-    def __init__(self, q2: Number = 0.01, q3: Number = 1.0, eps: Number = 0.0, reduction: str = "mean") -> None:
+    def __init__(
+        self,
+        q2: Number = 0.01,
+        q3: Number = 1.0,
+        alpha: Sequence[float] = ALPHA,
+        beta: Sequence[float] = BETA,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
         super().__init__(eps, reduction)
-        self.q2 = check_number("q2", q2, 0, 1, above=True)
-        self.q3 = check_number("q3", q3, 0, 1, above=True)
+        self.q2 = check_number("q2", q2, 0, 2, above=True)
+        self.q3 = check_number("q3", q3, 0, 2, above=True)
+        self.alpha, self.beta = check_four("alpha", alpha), check_four("beta", beta)
+        for width in self.alpha[2:]:
+            check_number("alpha", width, 0, above=True)
         self.last_epoch, self._prepared = 10, False
 
     def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
@@ -144,17 +188,19 @@ class GeneralizedRobustLoss(LogLoss):
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See ``generalized_robust``."""
         progress, start = self.shares(logits)
-        return generalized_robust(logits, labels, progress=progress, start=start, q2=self.q2, q3=self.q3, eps=self.eps)
+        options = {name: getattr(self, name) for name in ("q2", "q3", "alpha", "beta", "eps")}
+        return generalized_robust(logits, labels, progress=progress, start=start, **options)
 
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """The epoch decides how an unknown label is mixed."""
-        return KernelForm("robust", (self.q2, self.q3, self.last_epoch), epoch=self.epoch_tensor)
+        return KernelForm(
+            "robust", (self.q2, self.q3, self.last_epoch, *self.alpha, *self.beta), epoch=self.epoch_tensor
+        )
 
     def fused(self, logits: Tensor, labels: Tensor) -> Fused | None:
         """See ``robust_form``."""
         logits = with_heads(logits, self.q2, self.q3)
         q2, q3 = over_batch(self.q2, logits), over_batch(self.q3, logits)
-        w, center, width = schedule(*self.shares(logits))
-        return Fused(
-            lambda x, labels: robust_form(x, labels, w=w, center=center, width=width, q2=q2, q3=q3), [logits], [labels]
-        )
+        w, b, center, width = schedule(*self.shares(logits), self.alpha, self.beta)
+        numbers: Any = {"w": w, "b": b, "center": center, "width": width, "q2": q2, "q3": q3}
+        return Fused(lambda x, labels: robust_form(x, labels, **numbers), [logits], [labels])

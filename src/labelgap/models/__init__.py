@@ -12,9 +12,17 @@ from labelgap.models.backbone import (
     WeightsInfo,
     count_parameters,
 )
-from labelgap.models.batch_norm import BatchNormMode, has_batch_norm
+from labelgap.models.batch_norm import BatchNormMode, has_average_pool, has_batch_norm
 from labelgap.models.efficientnet_lite import EfficientNetLite
-from labelgap.models.heads import BoostLU, Classifier, Head, HeadName, LinearHead, class_activation_maps
+from labelgap.models.heads import (
+    AttentionHead,
+    BoostLU,
+    Classifier,
+    Head,
+    HeadName,
+    LinearHead,
+    class_activation_maps,
+)
 from labelgap.models.open_clip import OpenClipBackbone
 from labelgap.models.registry import (
     as_backbone,
@@ -31,6 +39,7 @@ from labelgap.models.small_cnn import SmallCNN
 from labelgap.models.timm import RECOMMENDED_MODELS, TIMM_PREFIX, TimmBackbone, count_timm_models
 
 __all__ = [
+    "AttentionHead",
     "Backbone",
     "BackboneInfo",
     "BatchNormMode",
@@ -58,6 +67,7 @@ __all__ = [
     "count_parameters",
     "count_timm_models",
     "create_backbone",
+    "has_average_pool",
     "has_batch_norm",
     "is_pretrained",
     "list_backbones",

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -19,7 +19,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelgap.core.distributed import all_sum, is_distributed
 from labelgap.core.errors import InputError
+from labelgap.models.backbone import Backbone
 from labelgap.models.registry import create_backbone, names_address
+from labelgap.models.timm import TimmBackbone
 
 BatchNormMode = Literal["local", "sync", "frozen"]
 
@@ -32,15 +34,29 @@ def has_batch_norm(backbone: str | nn.Module) -> bool:
     Models of timm and open_clip are built without memory for their weights: a large one takes a second.
     """
     if isinstance(backbone, str):
-        return _named_has_batch_norm(backbone)
+        return _ask(backbone, has_batch_norm)
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
     return any(isinstance(module, kinds) for module in backbone.modules())
 
 
+def has_average_pool(backbone: str | nn.Module) -> bool:
+    """Return whether the features of a convolutional network are the average of its feature maps, as far as is known.
+
+    Then the scores of a linear head are the average of those of all positions. A network with batch normalization
+    counts as convolutional; those of timm pool by the average.
+    """
+    if isinstance(backbone, str):
+        return _ask(backbone, has_average_pool)
+    own = all(getattr(type(backbone), name, None) is getattr(Backbone, name) for name in ("features", "pool"))
+    pools = own or isinstance(backbone, TimmBackbone) or getattr(backbone, "gives_maps", False)
+    return pools and has_batch_norm(backbone)
+
+
 @cache
-def _named_has_batch_norm(name: str) -> bool:
+def _ask(name: str, question: Callable[[nn.Module], bool]) -> bool:
+    """Return what a function says of the backbone of a name."""
     with torch.random.fork_rng(devices=[]), torch.device("meta" if names_address(name) else "cpu"):
-        return has_batch_norm(create_backbone(name, pretrained=False))
+        return question(create_backbone(name, pretrained=False))
 
 
 def check_batch_norm(mode: str, backbone: str | nn.Module, *, pretrained: bool) -> None:

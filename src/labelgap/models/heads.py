@@ -1,16 +1,18 @@
 """Heads, from features to one logit per class; the classifier of a backbone and a head; class activation maps.
 
-``linear`` is a linear layer on the pooled features. ``boostlu`` (Kim et al., "Bridging the Gap between Model
-Explanations in Partially Annotated Multi-label Classification", CVPR 2023) applies it at every position, which gives a
-class activation map, and amplifies the positive values before averaging: a network trained with missing positives
-highlights the right positions, only too weakly. ``zero-shot`` is a linear layer whose training starts from the
+``linear`` is a linear layer on the pooled features. ``attention`` (Zhu & Wu, "Residual Attention", ICCV 2021) scores
+every position and adds a share of the highest score of a class to the mean over all positions. ``boostlu`` (Kim et al.,
+"Bridging the Gap between Model Explanations in Partially Annotated Multi-label Classification", CVPR 2023) amplifies
+the positive scores of positions before averaging: a network trained with missing positives highlights the right
+positions, only too weakly. ``zero-shot`` is a linear layer whose training starts from the
 zero-shot scores of the class names (``training.loop.linear_trainer``).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final, Literal, final, overload
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Literal, final, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ from labelgap.models.backbone import Backbone
 
 BOOST_FACTOR: Final = 5.0
 
-HeadName = Literal["linear", "boostlu", "zero-shot"]
+HeadName = Literal["linear", "attention", "boostlu", "zero-shot"]
 
 
 class Head(nn.Module, ABC):
@@ -69,6 +71,53 @@ class LinearHead(Head):
 
 
 @final
+class AttentionHead(Head):
+    r"""The mean of a class's scores over all positions, and a share of its highest score.
+
+    .. math:: x_k = (1 - \lambda) \frac1{hw} \sum_{ij} m_{kij} + \lambda \max_{ij} m_{kij} + b_k,
+        \qquad m_{kij} = \sum_d W_{kd} f_{dij}
+
+    With a temperature T the maximum is a mean that is weighted by :math:`\mathrm{softmax}_{ij}(T\, m_{kij})`. Where the
+    backbone pools by the average, λ = 0 is the linear head, whose weights training may start from.
+
+    Args:
+        width: features in, ``D``.
+        classes: logits out, ``K``.
+        attention_weight: λ, from 0 to 1; 0.1 costs little, 0.2 and more is worse (docs/results/recipe.md).
+        attention_temperature: T; None for the maximum.
+
+    Example:
+        >>> import torch
+        >>> head = AttentionHead(width=1, classes=1, attention_weight=0.5)
+        >>> _ = head.load_state_dict({"weight": torch.tensor([[1.0]]), "bias": torch.tensor([0.0])})
+        >>> head(torch.tensor([[[[1.0, -3.0]]]])).item()
+        0.0
+    """
+
+    needs_feature_maps = True
+
+    def __init__(
+        self,
+        width: int,
+        classes: int,
+        *,
+        attention_weight: float = 0.05,
+        attention_temperature: float | None = None,
+    ) -> None:
+        super().__init__(width, classes)
+        self.attention_weight, self.temperature = attention_weight, attention_temperature
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits ``(B, K)`` of maps ``(B, D, h, w)``."""
+        scores = self.activations(features).flatten(2)
+        if self.temperature is None:
+            highest = scores.amax(dim=2)
+        else:
+            highest = (scores * (self.temperature * scores).softmax(dim=2)).sum(dim=2)
+        return torch.lerp(scores.mean(dim=2), highest, self.attention_weight) + self.bias
+
+
+@final
 class BoostLU(Head):
     r"""The average of a class activation map whose positive values count five times.
 
@@ -97,14 +146,19 @@ class BoostLU(Head):
         return plain + (BOOST_FACTOR - 1) * functional.relu(plain)
 
 
-_HEADS: Final[dict[str, type[Head]]] = {"linear": LinearHead, "boostlu": BoostLU, "zero-shot": LinearHead}
+_HEADS: Final[dict[str, type[Head]]] = {
+    "linear": LinearHead,
+    "attention": AttentionHead,
+    "boostlu": BoostLU,
+    "zero-shot": LinearHead,
+}
 
 
-def create_head(name: str, width: int, classes: int) -> Head:
-    """Make the head "linear", "boostlu" or "zero-shot", which is linear."""
+def create_head(name: str, width: int, classes: int, **options: Any) -> Head:
+    """Make the head "linear", "attention", "boostlu" or "zero-shot", which is linear; options are of its class."""
     if name not in _HEADS:
         raise UnknownNameError("head", name, _HEADS)
-    return _HEADS[name](width, classes)
+    return _HEADS[name](width, classes, **options)
 
 
 @final
@@ -113,13 +167,15 @@ class Classifier(nn.Module):
 
     .. math:: x = W\\,\\mathrm{features}(\\mathrm{images}) + b
 
-    with the linear head; see ``BoostLU`` for the other.
+    with the linear head; see ``AttentionHead`` and ``BoostLU`` for the others.
 
     Args:
         backbone: gives the features.
         classes: how many logits, ``K``.
-        head: "linear", "boostlu" or "zero-shot".
+        head: "linear", "attention", "boostlu" or "zero-shot".
         average_flips: in eval mode, whether logits are the mean of those of an image and of its mirror image.
+        average_sizes: in eval mode, the sides to which an image is resized; logits are the mean over all of them.
+        **head_options: further arguments of the head.
 
     Example:
         >>> import torch
@@ -130,16 +186,32 @@ class Classifier(nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(self, backbone: Backbone, classes: int, head: str = "linear", *, average_flips: bool = False) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        head: str = "linear",
+        *,
+        average_flips: bool = False,
+        average_sizes: Sequence[int] = (),
+        **head_options: Any,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.average_flips = average_flips
-        self.head = create_head(head, backbone.num_features, classes)
+        self.average_flips, self.average_sizes = average_flips, tuple(average_sizes)
+        self.head = create_head(head, backbone.num_features, classes, **head_options)
 
     @property
     def reads_features(self) -> bool:
         """Whether the logits of an image are the head's of one vector: with averaged flips, the mean of two."""
-        return not self.head.needs_feature_maps
+        return not self.head.needs_feature_maps and not self.average_sizes
+
+    @property
+    def evaluation_cost(self) -> float:
+        """The time that scoring an image takes, as a multiple of one forward pass at its own size."""
+        own = self.backbone.input_spec.size
+        sizes = sum((size / own) ** 2 for size in self.average_sizes) if self.average_sizes else 1.0
+        return sizes * (2 if self.average_flips else 1)
 
     @overload
     def forward(self, images: Tensor, *, return_features: Literal[False] = False) -> Tensor: ...
@@ -154,14 +226,21 @@ class Classifier(nn.Module):
         that ``DistributedDataParallel`` synchronizes.
         """
         read = self.backbone.feature_maps if self.head.needs_feature_maps else self.backbone.features
+        first, *others = [images] if self.training else self._views(images)
         if self.head.needs_feature_maps and return_features:
-            inputs, features = self.backbone.maps_and_features(images)
+            inputs, features = self.backbone.maps_and_features(first)
         else:
-            inputs = features = read(images)
+            inputs = features = read(first)
         logits = self._head_in_own_precision(inputs)
-        if self.average_flips and not self.training:
-            logits = (logits + self._head_in_own_precision(read(images.flip(-1)))) / 2
+        for view in others:
+            logits = logits + self._head_in_own_precision(read(view))
+        logits = logits / (1 + len(others))
         return (logits, features) if return_features else logits
+
+    def _views(self, images: Tensor) -> list[Tensor]:
+        """Return what an image is scored as in eval mode: at every size, and mirrored."""
+        views = [_resize(images, size) for size in self.average_sizes or (images.shape[-1],)]
+        return [each for view in views for each in ((view, view.flip(-1)) if self.average_flips else (view,))]
 
     def _head_in_own_precision(self, inputs: Tensor) -> Tensor:
         """Apply the head outside autocast: logits rounded to bfloat16 would tie ranks."""
@@ -178,14 +257,23 @@ class Classifier(nn.Module):
         return self.backbone.normalize(images)
 
 
+def _resize(images: Tensor, size: int) -> Tensor:
+    """Resize square images ``(B, C, H, W)`` to another side."""
+    own = images.shape[-1]
+    if size == own:
+        return images
+    return functional.interpolate(images, size=(size, size), mode="bilinear", antialias=size < own)
+
+
 def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:
     r"""Return the contribution ``(B, K, h, w)`` of every position to every logit, without the bias.
 
     .. math:: m_{kij} = \sum_d W_{kd} f_{dij}
 
     and five times that where it is positive, for BoostLU. Where the backbone pools by the average, the average over all
-    positions plus the bias is the logit. A transformer that pools otherwise has maps of what the head would give for
-    each position alone. Where logits are averaged over an image and its mirror image, the maps are too.
+    positions plus the bias is the logit; the head "attention" adds a share of the maximum. A transformer that pools
+    otherwise has maps of what the head would give for each position alone. Where logits are averaged over an image and
+    its mirror image, the maps are too; they are always those of the image's own size.
 
     Example:
         >>> import torch

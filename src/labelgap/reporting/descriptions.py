@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from labelgap.core.errors import LabelGapError
-from labelgap.core.text import join_names
+from labelgap.core.text import join_names, join_numbers
 from labelgap.core.trust import is_class_path
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses import Loss, Method, defaults, describe_method, method_options, methods, published_options
@@ -80,7 +80,7 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("options", format_value(options), "none"),
         ("preset", f"{config.preset}: the paper's settings unless stated otherwise" if config.preset else "", "none"),
         ("backbone", config.backbone + (", random weights" if config.weights == "none" else stored), ""),
-        ("head", config.head, "linear"),
+        ("head", config.head + _attention(config), "linear"),
         ("images", _images(config, size), ""),
         ("protocol", f"{config.protocol}: {PROTOCOLS[config.protocol]}", ""),
         ("first phase", adam and f"the head alone: {adam}", ""),
@@ -95,7 +95,7 @@ def describe_settings(config: RunConfig, *, everything: bool = False, size: int 
         ("weight averaging", "" if config.ema is None else f"exponential, decay {config.ema:g}", "none"),
         ("batch normalization", config.batchnorm, "local"),
         ("precision", precision, ""),
-        ("logits", "averaged over an image and its mirror image" if config.average_flips else "", ""),
+        ("logits", _averaged(config), ""),
         ("epoch selection", config.select, ""),
         ("seed", str(config.seed), ""),
     ]
@@ -123,6 +123,21 @@ def _images(config: RunConfig, backbone_size: int | None) -> str:
     return f"resized to {shape}" + (", flipped at random" if config.flip else "")
 
 
+def _attention(config: RunConfig) -> str:
+    if config.head != "attention":
+        return ""
+    temperature = config.attention_temperature
+    pooled = "the maximum" if temperature is None else f"the softmax at temperature {temperature:g}"
+    return f", a share of {config.attention_weight:g} by {pooled}"
+
+
+def _averaged(config: RunConfig) -> str:
+    """Return over what the logits of an image are averaged."""
+    views = ["an image and its mirror image"] if config.average_flips else []
+    views += [f"the sizes {' and '.join(map(str, config.average_sizes))} px"] if config.average_sizes else []
+    return f"averaged over {', and over '.join(views)}" if views else ""
+
+
 def _optimizer(config: RunConfig) -> str:
     sgd = f"SGD, momentum {config.momentum:g}" + (", Nesterov" if config.nesterov else "")
     names = {"adam": "Adam", "adamw": "AdamW", "newton": "Newton's method, all images in a step", "sgd": sgd}
@@ -134,5 +149,5 @@ def methods_markdown() -> str:
     entries = {name: describe_method(name) for name in methods()}
     options = {name: method_options(name) for name in entries}
     published = {name: {data: published_options(name, data) for data in _DATASETS} for name in entries}
-    page = render_template("methods.md", methods=entries, options=options, published=published, datasets=_DATASETS)
-    return str(page)
+    shown = {"methods": entries, "options": options, "published": published, "datasets": _DATASETS}
+    return str(render_template("methods.md", **shown, join_numbers=join_numbers))

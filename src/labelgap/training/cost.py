@@ -126,7 +126,7 @@ def _epoch_seconds(plan: TrainingPlan, network: Classifier) -> float:
             batches = inputs.batches(_sample(len(data.train), count * BATCHES), batch_size=count, epoch=1)
             each = _fastest(step, batches, device)
     val = 0 if data.val is None else len(data.val)
-    return each * (len(data.train) + val / 3)
+    return each * (len(data.train) + (2 if config.average_flips else 1) * val / 3)
 
 
 def _bytes_on_gpu(plan: TrainingPlan, network: Classifier) -> int:

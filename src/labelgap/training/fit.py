@@ -83,7 +83,7 @@ def fit(
     *,
     preset: str | None = None,
     weights: str | os.PathLike[str] | None = None,
-    head: str = "linear",
+    head: str = "auto",
     seed: int = 0,
     select: str = "auto",
     trace: str | int = "auto",
@@ -109,7 +109,8 @@ def fit(
             runs/latest, runs/latest-2, …; to resume, the last of these.
         preset: a paper whose settings replace the defaults: one of ``PRESETS``.
         weights: a file of weights of the backbone; "none" for random ones.
-        head: "linear"; "boostlu", which amplifies class activations; "zero-shot", linear, from the class names.
+        head: "linear"; "attention", which pools also by the maximum; "boostlu", which amplifies class activations;
+            "zero-shot", linear, from the class names; "auto": attention for a whole pretrained network, else linear.
         seed: the seed of initialization, order and augmentation.
         select: how the epoch is chosen: "auto", "clean", "known", "observed" or "last".
         trace: how many training labels to record per epoch, or "auto", "all", "off".
@@ -210,6 +211,9 @@ def run_training(
         reporter.log(line)
     with fail_together():
         network = initial_network(config, data, plan.device, plan.backbone)
+        if config.average_sizes:
+            times = f"{network.evaluation_cost:.1f} times the time of one pass"
+            reporter.log(f"the results average over {' and '.join(map(str, config.average_sizes))} px: {times}")
         report_cost(plan, network, workers, reporter)
         if is_main_process():
             remove_file(folder / MANIFEST_FILE)  # not valid any more
@@ -314,12 +318,14 @@ def _train_network(
     inputs: dict[str, Inputs] = {split.name: ImageInputs(split.images, *how).in_memory() for split in data.splits}
     if config.batchnorm == "sync" and is_distributed():
         synchronize_batch_norm(network)
+    network.average_sizes = ()  # epochs are compared at one size
     trainer = NetworkTrainer(context, loss_fn, inputs)
     state = trainer.fit()
     if state.epoch:
         load_weights(context.folder, network)
 
-    def best_logits(split: str) -> NDArray[np.float32]:
+    def best_logits(split: str, sizes: Sequence[int] = ()) -> NDArray[np.float32]:
+        network.average_sizes = tuple(sizes)
         return predict_logits(network, inputs[split], autocast=trainer.autocast)
 
     _write_results(context, trainer, state, best_logits, seconds)
@@ -345,14 +351,14 @@ def _write_results(
     context: TrainingContext,
     trainer: Trainer,
     state: TrainingState,
-    best_logits: Callable[[str], NDArray[np.float32]],
+    best_logits: Callable[..., NDArray[np.float32]],
     seconds_before: float = 0.0,
     search: Search | None = None,
 ) -> None:
     """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
 
-    ``best_logits`` are those of a split. With a cross-validation the training images are measured as well, by their
-    out-of-fold scores.
+    ``best_logits`` are those of a split, and of sizes where these are averaged. With a cross-validation the training
+    images are measured as well, by their out-of-fold scores.
     """
     data, config, revisions = context.data, context.config, trainer.revisions
     if not state.epoch:
@@ -363,7 +369,8 @@ def _write_results(
         if split.name == "train" and unseen is not None:
             logits["train"] = unseen
         elif split.name != "train" or truth is not None:
-            logits[split.name] = best_logits(split.name)
+            sizes = [config.average_sizes] if config.average_sizes else []
+            logits[split.name] = best_logits(split.name, *sizes)
     measured = [split for split in data.splits if split.name in logits]
     chosen_on, backbone = data.val if unseen is None else data.train, context.network.backbone
     cuts, calibration = Thresholds.default(len(data.classes)), None
@@ -386,6 +393,9 @@ def _write_results(
     }
     for split in measured:
         summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts, groups=groups)
+        if config.average_sizes:
+            one = evaluate_scores(best_logits(split.name), split.evaluation_labels, cuts)
+            summary[split.name]["map_one_size"] = one["map"]
     if len(revisions) and truth is not None:
         summary["revisions"] = asdict(revision_quality(data.train.labels, truth, revisions))
     if search is not None:

@@ -74,6 +74,7 @@ class _SplitMeasures(_Stored):
     classes: Count
     classes_counted: Count
     map: Share | None
+    map_one_size: Share | None = None
     chance: Share | None = None
     known_absent: Count = 0
     map_estimated: Share | None = None

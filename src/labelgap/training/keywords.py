@@ -6,6 +6,8 @@ from typing import Literal, TypedDict
 class TrainingKeywords(TypedDict, total=False):
     """Settings of a training; None, or "auto", where one is left open."""
 
+    attention_weight: float | None
+    attention_temperature: float | None
     epochs: int | None
     lr: float | None
     backbone_lr: float | None
@@ -30,5 +32,6 @@ class TrainingKeywords(TypedDict, total=False):
     transform: Literal["resize", "augment", "crop", "auto"] | None
     average_flips: bool | None
     batchnorm: Literal["local", "sync", "frozen", "auto"] | None
+    average_sizes: list[int] | None
     size: int | None
     precision: Literal["float32", "bf16", "float16", "auto"] | None

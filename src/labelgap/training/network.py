@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ImageSource
 from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, as_backbone, create_backbone
+from labelgap.models.backbone import dry_forward
 from labelgap.models.registry import outline_backbone
 from labelgap.training.checkpoint import check_fit, set_weights
 from labelgap.training.config import INITIAL_WEIGHTS, RunConfig
@@ -59,7 +61,10 @@ def build_classifier(
                 f"{config.backbone} takes other images now ({backbone.input_spec}) than in its run "
                 f"({recorded}): set its `input_spec`, or pass the network itself (backbone=network)."
             )
-    return Classifier(backbone, len(config.classes), config.head, average_flips=config.average_flips)
+    attention = {name: getattr(config, name) for name in ("attention_weight", "attention_temperature")}
+    options = attention if config.head == "attention" else {}
+    views: Any = {name: getattr(config, name) for name in ("average_flips", "average_sizes")}
+    return Classifier(backbone, len(config.classes), config.head, **views, **options)
 
 
 def check_weights(
@@ -84,7 +89,11 @@ def initial_network(
 ) -> Classifier:
     """Build the network with which the training of a run begins: random weights are those of the seed of the run."""
     seed_everything(derive_seed(config.seed, "initialisation"))
-    return build_classifier(config, feature_width(data), backbone=backbone).to(device)
+    network = build_classifier(config, feature_width(data), backbone=backbone)
+    for size in config.average_sizes:  # a network that takes no other size is refused before it is trained
+        spec = replace(network.backbone.input_spec, size=size)
+        dry_forward(network.backbone, network.backbone, spec, config.backbone)
+    return network.to(device)
 
 
 def copy_backbone(

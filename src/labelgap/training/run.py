@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -190,6 +190,7 @@ class Run:
         device: str = "auto",
         workers: int | None = 0,
         cached: bool = False,
+        average_sizes: Sequence[int] | None = None,
         reporter: Reporter | None = None,
     ) -> NDArray[np.float32]:
         """Return the ``(N, K)`` logits of images, or of features where the run was trained on features.
@@ -198,7 +199,9 @@ class Run:
         the feature cache lacks are computed, and then stored.
         """
         torch_device = choose_device(device)
-        network = self.model.to(torch_device)
+        network = copy(self.model.to(torch_device))
+        if average_sizes is not None:
+            network.average_sizes = tuple(average_sizes)
         if not len(images):
             return np.zeros((0, len(self.config.classes)), dtype=np.float32)
         inputs: Inputs | None = feature_inputs(images, network, torch_device)
@@ -241,6 +244,7 @@ class Run:
         data: Dataset,
         split: str | None = None,
         *,
+        average_sizes: Sequence[int] | None = None,
         device: str = "auto",
         workers: int | None = None,
         resamples: int = 1000,
@@ -255,6 +259,7 @@ class Run:
             data: its classes are matched by name. Those that it lacks are unknown, those that the run lacks are left
                 out; ``classes_missing`` and ``classes_extra`` of the result name them.
             split: "train", "val", "test", or "all" of them; test by default, all where there is none.
+            average_sizes: sizes of the images over which logits are averaged; by default those of the run.
             device: the same as in ``fit``, like ``workers`` and ``quiet``.
             workers: processes that decode images.
             resamples: the number of bootstrap samples of an interval; 0 for none.
@@ -269,6 +274,7 @@ class Run:
         labels, missing, extra = match_classes([each.evaluation_labels for each in chosen], self.config.classes)
         thresholds, reporter = self.thresholds, Reporter(quiet)
         options: dict[str, Any] = {"device": device, "workers": workers, "cached": True, "reporter": reporter}
+        options["average_sizes"] = average_sizes
         trained = find_training_images(self.path, data, split, reporter)
         logits = np.concatenate([self.logits(each.images, **options) for each in chosen])
         names = {row: name for row, name in enumerate(trained or ()) if name is not None}
@@ -282,6 +288,7 @@ class Run:
             "classes_extra": list(extra),
             "trained_images": None if trained is None else len(names) - out_of_fold,
             "out_of_fold_images": out_of_fold,
+            "average_sizes": list(self.config.average_sizes if average_sizes is None else average_sizes),
         }
 
     def load_data(self) -> Dataset:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.settings import Setting, SettingsModel, check_values, settings_of
@@ -31,7 +31,7 @@ LINEAR_INIT: Final = frozenset({"linear-init"})
 
 MODEL: Final = "Method and model"
 OPTIMIZATION: Final = "Optimization (defaults depend on the protocol or preset)"
-HEADS: Final = "Linear heads"
+HEADS: Final = "Heads"
 IMAGES: Final = "Input images"
 RUN: Final = "Options"
 
@@ -41,10 +41,19 @@ Options = Annotated[dict[Name, JsonValue], Field(max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Side = Annotated[int, Field(ge=16, le=MAX_SIZE)]
 _NUMBER: Final = Setting(OPTIMIZATION, varies=frozenset(PROTOCOLS))
 _PHASE: Final = Setting(OPTIMIZATION, protocols=LINEAR_INIT)
 _OF_NETWORK: Final = Setting(OPTIMIZATION, protocols=NETWORK)
 _OF_SGD: Final = Setting(OPTIMIZATION, needs=("optimizer", "sgd"))
+
+
+def _split_numbers(given: Any) -> Any:
+    """Split texts with commas, as a command gets them."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple):
+        return given
+    return [part for each in texts for part in (each.split(",") if isinstance(each, str) else [each])]
 
 
 class TrainingSettings(SettingsModel):
@@ -66,10 +75,16 @@ class TrainingSettings(SettingsModel):
         Literal["linear", "end-to-end", "linear-init"], Setting(MODEL, default="depends on data and device")
     ]
     """linear, end-to-end or linear-init."""
-    head: Annotated[Literal["linear", "boostlu", "zero-shot"], Setting(MODEL, default="linear")] = "linear"
-    """linear, boostlu (with end-to-end), or zero-shot (from class names)."""
+    head: Annotated[
+        Literal["linear", "attention", "boostlu", "zero-shot"], Setting(MODEL, default="auto", varies=NETWORK)
+    ] = "linear"
+    """auto, linear, attention (pools also by the maximum), boostlu, or zero-shot (from class names)."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64), Setting(MODEL, default="0")]
     """Seed of initialization, order and augmentation."""
+    attention_weight: Annotated[Annotated[float, Field(ge=0, le=1)], Setting(HEADS, needs=("head", "attention"))] = 0.05
+    """Share of the maximum in the logits of the head attention."""
+    attention_temperature: Annotated[Rate | None, Setting(HEADS, needs=("head", "attention"))] = None
+    """Average over positions weighted by the softmax of scores times this, instead of the maximum."""
     select: Annotated[Literal["clean", "known", "observed", "last"], Setting(MODEL, default="auto")]
     """How to select the epoch: auto, clean, known, observed, last."""
     trace: Annotated[Annotated[int, Field(ge=1, le=10**15)] | Literal["all", "off"], Setting(RUN, default="auto")]
@@ -136,6 +151,11 @@ class TrainingSettings(SettingsModel):
         Literal["local", "sync", "frozen"], Setting(OPTIMIZATION, default="local", protocols=NETWORK)
     ] = "local"
     """Statistics of batch norm: local (of each process), sync (of the whole batch), frozen (initial ones)."""
+    average_sizes: Annotated[
+        Annotated[list[Side], Field(max_length=10), BeforeValidator(_split_numbers)],
+        Setting(IMAGES, protocols=NETWORK),
+    ] = []
+    """Sides in pixels at which an image is scored, e.g. 448,576; the logits are averaged."""
     size: Annotated[
         Annotated[int, Field(ge=1, le=MAX_SIZE)] | None, Setting(IMAGES, default="that of the backbone")
     ] = None
@@ -170,11 +190,19 @@ def check_settings(given: Mapping[str, Any]) -> None:
     check_values(TrainingSettings, given)
 
 
+def check_sizes(given: list[str] | None) -> list[int] | None:
+    """Return sizes as a command gets them, such as "448,576", as numbers; an error where they are none."""
+    if given is None:
+        return None
+    check_values(TrainingSettings, {"average_sizes": given})
+    return [int(each) for each in _split_numbers(given)]
+
+
 def check_effect(given: Mapping[str, Any], settings: Mapping[str, Any], protocol: str) -> None:
     """Refuse settings of the user without effect; ``settings`` are all of the run."""
     for name, value in given.items():
         info, setting = SETTINGS[name]
-        allowed = setting.values.get(value, setting.protocols)
+        allowed = next((where for one, where in setting.values.items() if one == value), setting.protocols)
         neutral = settings["lr"] if name == "backbone_lr" else info.default
         if protocol not in allowed and value != neutral:
             what = "a linear head" if allowed == LINEAR else "a whole network"
@@ -182,7 +210,7 @@ def check_effect(given: Mapping[str, Any], settings: Mapping[str, Any], protocol
                 f"{name}={value} is for training {what}, and --protocol {protocol} trains {PROTOCOLS[protocol]}: leave "
                 f"it out, or use --protocol {' or '.join(sorted(allowed, reverse=True))}."
             )
-        if setting.needs is not None and value and settings.get(setting.needs[0]) != setting.needs[1]:
+        if setting.needs is not None and value != info.default and settings.get(setting.needs[0]) != setting.needs[1]:
             raise InputError(f"{name}={value} is a setting of --{' '.join(setting.needs)}: leave it out.")
 
 

@@ -132,7 +132,7 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "epr": {"expected_positives": [0, -1, float("nan"), "many"]},
     "ll-r": {"delta_rel": 101, "base": "some"},
     "ll-r-abs": {"r0": 0, "delta_abs": -1, "warmup": 0.5},
-    "gr": {"q2": [0, 1.5], "q3": [0, 1.5]},
+    "gr": {"q2": [0, 2.5], "q3": [0, 2.5], "alpha": [0.5, [0, 1], [0, 1, 0, 1]], "beta": ["0,1,2,3", [0, 1, 2, None]]},
     "asl": {"margin": 2, "detach_focus": "no"},
     "csl": {
         "mode": "some",

@@ -203,7 +203,7 @@ def _options(loss_class: type[Loss]) -> dict[str, Any]:
 PAPER_DATASETS: Final = ("voc2012", "coco2014", "nuswide", "cub")
 """The four sets of the single-positive papers, in the order of their tables."""
 
-_PAPERS: Final[dict[str, dict[str, tuple[float, float, float, float]]]] = {
+_PAPERS: Final[dict[str, dict[str, tuple[Any, Any, Any, Any]]]] = {
     "epr": {"expected_positives": (1.5, 2.9, 1.9, 31.4)},
     "role": {"expected_positives": (1.5, 2.9, 1.9, 31.4)},
     "ll-r": {"delta_rel": (0.2, 0.4, 0.4, 0.4)},
@@ -216,9 +216,11 @@ _PAPERS: Final[dict[str, dict[str, tuple[float, float, float, float]]]] = {
     "l2r": {"weight": (1e-6, 1e-7, 1e-7, 1e-8)},
     "n-ls": {"smoothing": (0.3, 0.1, 0.1, 0.1)},
     "entmin": {"weight": (0.01, 0.9, 0.4, 0.4)},
+    "gr": {"beta": ((0.0, 2.0, -2.0, -2.0), *[(0.0, 10.0, -2.0, -8.0)] * 3), "q3": (1.0, 1.0, 1.0, 1.5)},
     "asl": {"gamma_neg": (2.0, 2.0, 2.0, 1.0), "margin": (0.2, 0.2, 0.2, 0.0)},
 }
-"""Kim 2022 and Zhou 2022 state their settings; Cole 2021 the mean number of positives of each set."""
+"""Kim 2022 and Zhou 2022 state their settings, Cole 2021 the mean number of positives of each set; those of `gr` are
+of the later AEVLP, whose configurations have its form."""
 _OURS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("dw", "digits"): {"weight": 0.02},
     ("em", "digits"): {"alpha": 0.1},
@@ -243,7 +245,8 @@ def published_options(method: str, dataset: str | None) -> dict[str, Any]:
         return dict(_OURS[method, str(dataset)])
     if (known := paper_dataset(dataset)) is None:
         return {}
-    return {name: values[PAPER_DATASETS.index(known)] for name, values in _PAPERS.get(method, {}).items()}
+    found = {name: values[PAPER_DATASETS.index(known)] for name, values in _PAPERS.get(method, {}).items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def defaults(method: str, dataset: str | None = None) -> dict[str, Any]:

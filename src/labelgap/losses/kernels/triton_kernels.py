@@ -254,17 +254,20 @@ def power_less_one(y):
 
 @triton.jit
 def robust(x, label, large, numbers, epoch, OPTIONS: tl.constexpr):
-    """Generalized robust loss, in the letters of ``robust_form``. OPTIONS: q₂, q₃, number of epochs."""
+    """Generalized robust loss, in the letters of ``robust_form``. OPTIONS: q₂, q₃, epochs, α, β."""
     now = tl.load(epoch).to(tl.float32)
     progress = tl.minimum(now / OPTIONS[2], 1.0)
     start = tl.minimum((now - 1.0) / OPTIONS[2], 1.0)
-    center, width = 0.5 + 0.3 * progress, 2.0 - 1.5 * progress
+    center = OPTIONS[3] + (OPTIONS[4] - OPTIONS[3]) * progress
+    width = OPTIONS[5] + (OPTIONS[6] - OPTIONS[5]) * progress
+    w = OPTIONS[7] + (OPTIONS[8] - OPTIONS[7]) * start
+    shift = OPTIONS[9] + (OPTIONS[10] - OPTIONS[9]) * start
     both, p, n = fast_terms(x)
     log = LN2 * log2(both)
     present, absent = label == PRESENT, label == ABSENT
     distance = p - center
     v = tl.where(present | absent, 0.0, exp2(distance * distance * (-0.5 * LOG2E / (width * width))))
-    g = v * reciprocal(1.0 + exp2(2.0 * LOG2E - 2.0 * LOG2E * start * p))
+    g = v * reciprocal(1.0 + exp2(-LOG2E * (w * p + shift)))
     h = v - g
     a = power_less_one(OPTIONS[0] * (tl.minimum(x, 0.0) - log))
     b = -p
