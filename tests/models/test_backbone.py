@@ -129,7 +129,7 @@ def test_a_module_that_gives_neither_vectors_nor_maps_is_refused(network: nn.Mod
 
 @pytest.mark.parametrize(("name", "expected"), [("efficientnet-lite0", True), ("small-cnn", False)])
 def test_a_name_and_its_network_get_the_same_answer_and_draw_nothing(name: str, expected: bool) -> None:
-    batch_norm._named_has_batch_norm.cache_clear()
+    batch_norm._ask.cache_clear()
     before = torch.get_rng_state()
     assert has_batch_norm(name) is expected
     assert torch.equal(torch.get_rng_state(), before)
@@ -144,8 +144,8 @@ def test_a_model_of_timm_is_built_without_memory_for_its_weights(monkeypatch: py
         built.append(create_backbone(name, **options))
         return built[-1]
 
-    monkeypatch.setattr(batch_norm, "create_backbone", build)
-    batch_norm._named_has_batch_norm.cache_clear()
+    monkeypatch.setattr(registry, "create_backbone", build)
+    batch_norm._ask.cache_clear()
     assert has_batch_norm("timm:resnet18") and not has_batch_norm("timm:vit_tiny_patch16_224")
     assert {weight.device.type for network in built for weight in network.parameters()} == {"meta"}
 

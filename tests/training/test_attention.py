@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
+from labelgap.inference.export import export_onnx
 from labelgap.training.plan import TrainingRequest, plan_training
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 8, "size": 32}
@@ -52,7 +54,7 @@ def test_epochs_are_compared_at_one_size(run: lg.Run, digits: Dataset) -> None:
 
 def test_the_exported_network_averages_too(run: lg.Run, digits: Dataset, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
-    lg.export_onnx(run, tmp_path / "model.onnx")
+    export_onnx(run, tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     pixels = np.random.default_rng(0).integers(0, 256, (2, 1, 32, 32), dtype=np.uint8)
     scores = session.run(["scores"], {"images": pixels})[0]
@@ -62,7 +64,7 @@ def test_the_exported_network_averages_too(run: lg.Run, digits: Dataset, tmp_pat
 def test_a_resumed_run_has_the_same_numbers(run: lg.Run, digits: Dataset, tmp_path: Path) -> None:
     settings = {"head": "attention", "average_sizes": [32, 48], "average_flips": True, "linear_epochs": 2, **QUICK}
 
-    def stop(history: list[dict[str, Any]]) -> None:
+    def stop(history: Sequence[Mapping[str, Any]]) -> None:
         if history[-1]["epoch"] == 1:
             raise KeyboardInterrupt
 
@@ -78,7 +80,7 @@ def test_a_resumed_run_has_the_same_numbers(run: lg.Run, digits: Dataset, tmp_pa
         ({"backbone": "efficientnet-lite0", "protocol": "linear-init"}, "attention", 12),
         ({"backbone": "efficientnet-lite0", "protocol": "linear-init", "head": "linear"}, "linear", 20),
         ({"backbone": "small-cnn", "protocol": "end-to-end"}, "linear", 10),
-        ({"protocol": "linear"}, "linear", 25),
+        ({"protocol": "linear", "preset": "cole2021"}, "linear", 25),
         ({"backbone": "efficientnet-lite0", "preset": "kim2022"}, "linear", 10),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_preset_without_settings_for_a_data_set_says_so() -> None:
         assert str(describe_missing_settings(name, other)).startswith(name)
 
 
-def network_settings(given: dict[str, Any], **network: bool) -> dict[str, Any]:
+def network_settings(given: dict[str, Any], **network: Any) -> dict[str, Any]:
     return resolve_settings("end-to-end", True, {}, given, **network)
 
 

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from labelgap.core.distributed import all_sum, is_distributed
 from labelgap.core.errors import InputError
 from labelgap.models.backbone import Backbone
-from labelgap.models.registry import create_backbone, names_address
+from labelgap.models.registry import outline_backbone
 from labelgap.models.timm import TimmBackbone
 
 BatchNormMode = Literal["local", "sync", "frozen"]
@@ -55,8 +55,7 @@ def has_average_pool(backbone: str | nn.Module) -> bool:
 @cache
 def _ask(name: str, question: Callable[[nn.Module], bool]) -> bool:
     """Return what a function says of the backbone of a name."""
-    with torch.random.fork_rng(devices=[]), torch.device("meta" if names_address(name) else "cpu"):
-        return question(create_backbone(name, pretrained=False))
+    return question(outline_backbone(name))
 
 
 def check_batch_norm(mode: str, backbone: str | nn.Module, *, pretrained: bool) -> None:
