@@ -1,10 +1,11 @@
 """The default for a whole network, on the whole of PASCAL VOC 2012: the first table of docs/results/recipe.md.
 
-    python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --seeds 0,1,2
+    python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --seeds 0,1,2 --sizes 448,576
     python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --all-labels --set epochs=10 optimizer=adamw
 
-``--set`` are settings of ``lg.fit``. The weights are He's ResNet-50 under torchvision's names; for those of
-torchvision, add `--backbone resnet50`. Finished runs are not repeated.
+``--set`` are settings of ``lg.fit``; ``--sizes`` those over which the last column averages. The weights are He's
+ResNet-50 under torchvision's names; for those of torchvision, add `--backbone resnet50`. Finished runs are not
+repeated.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ from benchmarks.harness import parse_arguments
 def main() -> None:
     """Train every seed and print a line for each."""
     network: dict[str, Any] = {"weights": Path, "backbone": str, "size": int, "device": "auto"}
-    own: dict[str, Any] = {"seeds": "0", "method": "auto", "all_labels": False, "out": Path("runs/recipe")}
+    own: dict[str, Any] = {"seeds": "0", "method": "auto", "all_labels": False, "sizes": "", "out": Path("runs/recipe")}
     arguments = parse_arguments(__doc__, "data", set=("",), **network, **own)
     arguments.set = list(filter(None, arguments.set))
     data = lg.load("voc2012", arguments.data)
     if not arguments.all_labels:
         data = data.observe(positives=1, negatives=0, seed=1200)
-    print("| method | seed | val mAP | test mAP | epoch kept | seconds |\n|---|---|---|---|---|---|", flush=True)
+    print(
+        "| method | seed | val mAP | test mAP | test, sizes | epoch kept | seconds |\n|---" + "|---" * 6 + "|",
+        flush=True,
+    )
     measured = [train(data, seed, arguments) for seed in map(int, arguments.seeds.split(","))]
-    val, test = np.mean(measured, axis=0)
-    print(f"mean of {len(measured)}: val {val:.2f}, test {test:.2f}")
+    val, test, sizes = np.mean(measured, axis=0)
+    print(f"mean of {len(measured)}: val {val:.2f}, test {test:.2f}, test at several sizes {sizes:.2f}")
 
 
-def train(data: lg.Dataset, seed: int, arguments: argparse.Namespace) -> tuple[float, float]:
-    """Train one seed, print its line, and return its mAP on val and test."""
+def train(data: lg.Dataset, seed: int, arguments: argparse.Namespace) -> tuple[float, float, float]:
+    """Train one seed, print its line, and return its mAP on val and test, and on test at several sizes (or NaN)."""
     settings: dict[str, Any] = {"size": arguments.size} if arguments.size else {}
     for given in arguments.set:
         name, _, value = given.partition("=")
@@ -64,9 +68,15 @@ def train(data: lg.Dataset, seed: int, arguments: argparse.Namespace) -> tuple[f
         **settings,
     )
     val, test = (100 * run.metrics[split]["map"] for split in ("val", "test"))
+    sizes = [int(each) for each in filter(None, arguments.sizes.split(","))]
+    at_sizes = run.evaluate(data, average_sizes=sizes, device=arguments.device, resamples=0)["map"] if sizes else np.nan
+    several = 100 * float(at_sizes)
     kept, seconds = run.metrics["best_epoch"], run.metrics["seconds"]
-    print(f"| {run.config.method} | {seed} | {val:.2f} | {test:.2f} | {kept} | {seconds:.0f} |", flush=True)
-    return val, test
+    print(
+        f"| {run.config.method} | {seed} | {val:.2f} | {test:.2f} | {several:.2f} | {kept} | {seconds:.0f} |",
+        flush=True,
+    )
+    return val, test, several
 
 
 if __name__ == "__main__":
