@@ -6,8 +6,6 @@ from typing import Literal, TypedDict
 class TrainingKeywords(TypedDict, total=False):
     """Settings of a training; None, or "auto", where one is left open."""
 
-    attention_weight: float | None
-    attention_temperature: float | None
     epochs: int | None
     lr: float | None
     backbone_lr: float | None
@@ -19,6 +17,8 @@ class TrainingKeywords(TypedDict, total=False):
     standardize: bool | None
     folds: int | None
     reviewed_absents: Literal["use", "ignore", "auto"] | None
+    attention_weight: float | None
+    attention_temperature: float | None
     momentum: float | None
     nesterov: bool | None
     weight_decay: float | None

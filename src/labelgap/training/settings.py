@@ -81,10 +81,6 @@ class TrainingSettings(SettingsModel):
     """auto, linear, attention (pools also by the maximum), boostlu, or zero-shot (from class names)."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64), Setting(MODEL, default="0")]
     """Seed of initialization, order and augmentation."""
-    attention_weight: Annotated[Annotated[float, Field(ge=0, le=1)], Setting(HEADS, needs=("head", "attention"))] = 0.05
-    """Share of the maximum in the logits of the head attention."""
-    attention_temperature: Annotated[Rate | None, Setting(HEADS, needs=("head", "attention"))] = None
-    """Average over positions weighted by the softmax of scores times this, instead of the maximum."""
     select: Annotated[Literal["clean", "known", "observed", "last"], Setting(MODEL, default="auto")]
     """How to select the epoch: auto, clean, known, observed, last."""
     trace: Annotated[Annotated[int, Field(ge=1, le=10**15)] | Literal["all", "off"], Setting(RUN, default="auto")]
@@ -117,6 +113,10 @@ class TrainingSettings(SettingsModel):
     """Folds of the cross-validation where there is no val; 0 for none."""
     reviewed_absents: Annotated[Literal["use", "ignore"], Setting(HEADS)] = "use"
     """Absents decided on likely labels: use, or ignore (auto without val)."""
+    attention_weight: Annotated[Annotated[float, Field(ge=0, le=1)], Setting(HEADS, needs=("head", "attention"))] = 0.05
+    """Share of the maximum in the logits of the head attention."""
+    attention_temperature: Annotated[Rate | None, Setting(HEADS, needs=("head", "attention"))] = None
+    """Average over positions weighted by the softmax of scores times this, instead of the maximum."""
     momentum: Annotated[float, Field(ge=0, lt=1), Setting(OPTIMIZATION, default="0.9", needs=("optimizer", "sgd"))] = (
         0.0
     )
