@@ -177,21 +177,13 @@ def plan_training(
             raise InputError(f"{option}={value} is for a network, and {data.name} has feature vectors: leave it out.")
     folds = resolve_folds(data, given.get("folds"), protocol)
     pretrained = name == FEATURES or own is not None or is_pretrained(name, request.weights)
-    head = request.head if request.head != "auto" else "linear" if stored is None else stored.head
-    if request.head == "auto" and stored is None and protocol != "linear" and pretrained and not from_preset:
-        head = "attention" if has_average_pool(backbone) else "linear"
+    recipe = protocol != "linear" and pretrained and not from_preset  # of a whole network
+    head = _head(request, stored, backbone if recipe else None)
     searched = is_searched(data, protocol, folds, preset=request.preset, head=head)
     method, why, options, loss_fn = _method(data, request, protocol, searched, pretrained)
     batch_norm = protocol == "linear" or not pretrained or bool(from_preset) or "optimizer" in given
-    settings = resolve_settings(
-        protocol,
-        pretrained,
-        from_preset,
-        given,
-        head=head,
-        batch_norm=batch_norm or has_batch_norm(backbone),
-        flip=data.flip,
-    )
+    network: Any = {"head": head, "batch_norm": batch_norm or has_batch_norm(backbone), "flip": data.flip}
+    settings = resolve_settings(protocol, pretrained, from_preset, given, **network)
     if protocol == "linear":
         settings |= head_settings(settings, loss_fn, data, given, folds, searched=searched)
     if settings.get("accumulate", 1) > 1 and loss_fn.batch_dependent and not request.allow_micro_batch:
@@ -235,6 +227,15 @@ def plan_training(
     untraced = trace == "off" and request.trace == "auto" and _is_cuda(device)
     notes = tuple(_notes(data, config, selection, left_out, untraced))
     return TrainingPlan(data, config, device or torch.device("cpu"), selection, loss_fn, search, own, notes)
+
+
+def _head(request: TrainingRequest, stored: RunConfig | None, backbone: str | Backbone | None) -> str:
+    """Return the head; by default that of the run to resume, else what suits the backbone of a whole network."""
+    if request.head != "auto":
+        return request.head
+    if stored is not None:
+        return stored.head
+    return "attention" if backbone is not None and has_average_pool(backbone) else "linear"
 
 
 def describe_random_features(config: RunConfig) -> str | None:
