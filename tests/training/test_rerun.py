@@ -41,6 +41,7 @@ WISHES: list[dict[str, Any]] = [
     {"method": "an", "protocol": "linear", "backbone": "small-cnn", "lr": 0.01},
     {"method": "an", **PRETRAINED},
     {"method": "an", **PRETRAINED, "optimizer": "adam", "transform": "resize", "average_flips": False},
+    {"method": "an", **PRETRAINED, "attention_weight": 0.1, "attention_temperature": 2.0, "average_sizes": [224, 288]},
     {"method": "an", **PRETRAINED, "weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "average_flips": True},
     *({"method": "an", "preset": preset, **NETWORK} for preset in PRESETS),
     {"method": "an", "preset": "kobayashi2023", "backbone": "small-cnn", "protocol": "linear", "schedule": "constant"}

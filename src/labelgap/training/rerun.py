@@ -70,7 +70,7 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
         del given["precision"]  # the default of a CPU with 16-bit floats; another would refuse it
     if config.accumulate > 1:
         given["allow_micro_batch"] = True
-    return {name: value for name, value in given.items() if value is not None and value != {}}
+    return {name: value for name, value in given.items() if value is not None and value not in ({}, [])}
 
 
 def without_directories(config: RunConfig) -> RunConfig:
@@ -136,7 +136,7 @@ def _flag(name: str, value: Any) -> list[str]:
     dashed = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{dashed}" if value else f"--no-{dashed}"]
-    return [f"--{dashed}", str(value)]
+    return [f"--{dashed}", ",".join(map(str, value)) if isinstance(value, list) else str(value)]
 
 
 def _text(value: Any) -> str | None:
