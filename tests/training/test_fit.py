@@ -170,7 +170,7 @@ def test_a_boosted_head_comes_back_with_the_run(unbroken: lg.Run, digits: Datase
     settings: dict[str, Any] = {**SETTINGS, "epochs": 1, "out": tmp_path / "boosted"}
     boosted = lg.fit(digits, "ll-r", head="boostlu", **settings)
     with pytest.raises(RunError, match="another head"):
-        lg.fit(digits, "ll-r", resume=True, **settings)
+        lg.fit(digits, "ll-r", head="linear", resume=True, **settings)
     again = lg.open_run(boosted.path)
     assert isinstance(again.model.head, BoostLU) and again.config.head == "boostlu"
     assert again.evaluate(digits, device="cpu")["map"] == pytest.approx(boosted.metrics["test"]["map"], abs=1e-6)
