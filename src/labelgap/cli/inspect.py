@@ -27,7 +27,7 @@ _CHECKS: Final = {"ends": "every file has the start and the end of an image", "n
 """What is printed of a check of the images that did not decode them."""
 _CHANGED: Final = {
     **{"left_out": "row", "merged": "row", "images": "name", "unknown": "label", "split": "cell"},
-    **{"columns": "column", "classes": "tag", "copies": "photo"},
+    **{"columns": "column", "classes": "tag", "blanks": "row", "copies": "photo"},
 }
 """What is counted of each kind of change of ``--fix``."""
 

@@ -26,7 +26,7 @@ def train(
     data: options.Data,
     source: DataSource,
     training: TrainingSettings,
-    out: Annotated[Path, option("Folder of the run, e.g. runs/first.")],
+    out: Annotated[Path | None, option("Folder of the run.", "runs/latest, or the next free one")] = None,
     device: options.Device = "auto",
     workers: options.Workers = None,
     resume: Annotated[bool, option("Resume the run in --out.")] = False,
@@ -42,7 +42,7 @@ def train(
     from labelgap.training.fit import dry_run as estimate_cost
     from labelgap.training.loggers import check_loggers
     from labelgap.training.plan import TrainingRequest, plan_training
-    from labelgap.training.run_folder import check_folder
+    from labelgap.training.run_folder import check_folder, default_folder
 
     started = time.perf_counter()
     arguments = {**training_arguments(training), "allow_micro_batch": allow_micro_batch}
@@ -50,17 +50,18 @@ def train(
     request.check()  # before the images are read
     logs = check_loggers(log or ())
     with joined_processes(device):
+        folder = out or default_folder(resume=resume)
         if is_main_process() and not dry_run:
-            check_folder(out, resume)
+            check_folder(folder, resume)
         opened = source.open(data)
     print_data(opened)
     if dry_run:
         print(plan_training(opened, request, choose_device(device)))
         print(estimate_cost(opened, request, device=device, workers=workers))
         return
-    with _exit_when_stopped(out):
+    with _exit_when_stopped(folder):
         how: dict[str, Any] = {"device": device, "workers": workers, "log": logs, "resume": resume}
-        run = lg.fit(opened, out=out, accept_changes=accept_changes, **how, **arguments)
+        run = lg.fit(opened, out=folder, accept_changes=accept_changes, **how, **arguments)
         if run.finished and is_main_process():
             report = lg.write_report(run, data=opened, images=not no_images)
             print_run(run, report, run.with_val(opened), time.perf_counter() - started)

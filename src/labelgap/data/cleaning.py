@@ -59,7 +59,7 @@ _TABLE_OPTIONS: Final = tuple(each.name for each in fields(TableOptions))
 _IMAGE_OPTIONS: Final = ("duplicates", "allow_leaks")
 _CSV_OPTIONS: Final = ("encoding", "delimiter")
 
-ChangeKind = Literal["left_out", "merged", "images", "unknown", "split", "columns", "classes", "copies"]
+ChangeKind = Literal["left_out", "merged", "images", "unknown", "split", "columns", "classes", "blanks", "copies"]
 
 
 @dataclass(frozen=True, order=True)
@@ -67,8 +67,8 @@ class Change:
     """One change of a table: its line (or row), its kind, and what was done and why.
 
     Kinds: "left_out" (a row), "merged" (rows of one image), "images" (a misspelled name), "unknown" (a label that is
-    now), "split" (a spelling), "columns" (left out or merged), "classes" (renamed), and "copies": images with the same
-    content, only named.
+    now), "split" (a spelling), "columns" (left out or merged), "classes" (renamed), "blanks" (at the end of cells), and
+    "copies": images with the same content, only named.
     """
 
     line: int
@@ -146,7 +146,8 @@ def clean_table(
         writer = csv.writer(opened, lineterminator="\n")
         writer.writerow([source.unit, "kind", "change"])
         writer.writerows(quote_formulas((change.line, change.kind, change.text)) for change in changes)
-    source.write(out, cleaner.output, lambda line, _: cleaner.written.get(line), cleaner.renamed(source.classes))
+    rows, classes = cleaner.written, cleaner.renamed(source.classes)
+    source.write(out, cleaner.output, lambda line, _: rows.get(line), classes, strip=True)
     proposals = tuple(each for each in data.findings if isinstance(each, SimilarClasses | MoreSimilarClasses))
     return FixedTable(source.path, source.unit, out, changes_path, cleaner.rows_read, changes, proposals, data)
 
@@ -215,7 +216,8 @@ class _Cleaner:
         self.source, self.folder, self.options, self.image_options = source, folder, options, image_options
         self.accept_suggestions = accept
         problems = ProblemList(source.path, source.unit)
-        rows = source.rows(problems)
+        self.padded: list[int] = []
+        rows = source.rows(problems, self.padded)
         first = next(rows, (0, []))
         found = [*rows]
         if not problems.fixable:
@@ -244,6 +246,8 @@ class _Cleaner:
         for row in rows:
             self._mend(row, layout)
             self.written[row.line] = [row.cells[column.source] for column in self.output]
+        kept = {self.header_line, *self.written}
+        self.changes += [Change(line, "blanks", "removed at the end of cells") for line in self.padded if line in kept]
         header: list[Cell] = [column.name for column in self.output]
         options = replace(self.options, rename={}, aliases=None, classes=self.renamed(self.options.classes))
         file = self._parse(

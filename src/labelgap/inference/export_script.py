@@ -99,6 +99,8 @@ def predict(paths):
     return unread
 
 if __name__ == "__main__":
+    if not sys.argv[1:] or sys.argv[1].startswith("-"):
+        sys.exit(f"usage: python {Path(__file__).name} IMAGE|FOLDER … > predicted.csv")
     try:
         SPEC = json.loads((HERE / "preprocess.json").read_text(encoding="utf-8"))
         found = list(files(sys.argv[1:]))
@@ -109,8 +111,7 @@ if __name__ == "__main__":
     except Exception as error:
         sys.exit(f"preprocess.json or the network beside this script is damaged, export again ({error!r})"[:500])
     if not found:
-        given = " ".join(sys.argv[1:]) or "no arguments"
-        sys.exit(shown(f"there is no image in {given}: name images or folders of images"))
+        sys.exit(shown(f"there is no image in {' '.join(sys.argv[1:])}: name images or folders of images"))
     sys.exit(1 if failed else 0)
 '''
 

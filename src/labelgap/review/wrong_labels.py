@@ -197,7 +197,7 @@ def wrong_queue(review: Review) -> WrongQueue | None:
 def describe_precision(precision: Precision) -> str:
     """Return how many labels are wrong, answered and left, as a sentence."""
     if not precision.left:
-        return f"All {pluralize(precision.answered, 'label')} answered: {precision.wrong:,} wrong."
+        return f"{pluralize(precision.answered, 'label')} answered, {precision.wrong:,} wrong; none is left."
     if not precision.answered:
         expected = round(precision.share * precision.left)
         return f"{pluralize(precision.left, 'label')} to look at, about {expected:,} of them wrong."

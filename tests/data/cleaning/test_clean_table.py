@@ -264,3 +264,9 @@ def test_the_only_file_of_a_near_name_is_taken_on_request(folder: Path) -> None:
     (folder / "lighthouse.jpg").write_bytes(b"")
     fixed = fix(text, "empty.csv", accept_suggestions=True)
     assert lines(fixed, "left_out") == [6, 7, 8, 9, 11] and not lines(fixed, "images")
+
+
+def test_blanks_at_the_end_of_cells_are_removed_and_told(folder: Path) -> None:
+    fixed = fix('image,cat ,dog\n0.jpg ,1,0\n1.jpg,"1 ",0\n2.jpg, 1,0\n3.jpg,0,1\n')
+    assert clean() == "image,cat,dog\n0.jpg,1,0\n1.jpg,1,0\n2.jpg, 1,0\n3.jpg,0,1\n"
+    assert lines(fixed, "blanks") == [1, 2, 3] and len(fixed.changes) == 3

@@ -340,13 +340,19 @@ class RawTable:
                 yield line, [*cells]
 
     def write(
-        self, path: Path, columns: Sequence[OutputColumn], edit: EditRow, classes: Sequence[str] | None = None
+        self,
+        path: Path,
+        columns: Sequence[OutputColumn],
+        edit: EditRow,
+        classes: Sequence[str] | None = None,
+        *,
+        strip: bool = False,
     ) -> None:
         """Write the table with other columns and edited rows in its own format, atomically.
 
         A CSV keeps delimiter, encoding, byte order mark, line ends, titles and blank lines, and a row without a change
-        its text, letter by letter. Parquet keeps the types of columns and all values whose cells do not change;
-        ``classes`` replace its list of classes.
+        its text, letter by letter (with ``strip`` without blanks at the end of its cells). Parquet keeps the types of
+        columns and all values whose cells do not change; ``classes`` replace its list of classes.
         """
         if self.dialect is None:
             table = self._edited(columns, edit, classes)
@@ -360,7 +366,7 @@ class RawTable:
                 atomic_path(path) as temporary,
                 temporary.open("w", newline="", encoding=codec) as target,
             ):
-                target.writelines(self._edited_records(source, columns, edit))
+                target.writelines(self._edited_records(source, columns, edit, strip))
         except UnicodeEncodeError as error:
             letters = truncate_text(error.object[error.start : error.end])
             raise InputError(
@@ -368,7 +374,9 @@ class RawTable:
                 "table in UTF-8 first."
             ) from None
 
-    def _edited_records(self, source: TextIO, columns: Sequence[OutputColumn], edit: EditRow) -> Iterator[str]:
+    def _edited_records(
+        self, source: TextIO, columns: Sequence[OutputColumn], edit: EditRow, strip: bool
+    ) -> Iterator[str]:
         """Yield the text of the edited rows; that of a row that does not change stays as it is."""
         assert self.dialect is not None
         delimiter, header = self.dialect.delimiter, True
@@ -390,7 +398,7 @@ class RawTable:
             if edited is None:
                 continue
             changed = [
-                written[column.source]
+                (written[column.source].rstrip() if strip else written[column.source])
                 if not column.new and column.source < len(cells) and cell == cells[column.source]
                 else quote_formula(str(cell))
                 for cell, column in zip(edited, columns, strict=True)
