@@ -70,7 +70,7 @@ def test_of_missing_data_the_nearest_is_named(photos: Path, screen: Screen, snap
 
 
 def test_arguments_are_told(screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]) -> None:
-    assert screen.errors("", "train digits", "inspect", "trian") == snapshot
+    assert screen.errors("", "convert digits", "inspect", "trian") == snapshot
     assert call() == 2
     said = capsys.readouterr()
     assert "Usage: " in said.out and not said.err
