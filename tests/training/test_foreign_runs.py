@@ -226,12 +226,13 @@ def test_a_foreign_run_names_no_network_without_weights_and_no_very_large_images
         lg.open_run(head.path).model  # noqa: B018
     own = make_run(tmp_path / "own", size=4096)
     assert lg.open_run(own.path).model.backbone.input_spec.size == 4096, "it is mine"
-    forge(own.path)
-    for use in (lambda: lg.open_run(own.path).model, lg.open_run(own.path).initial_backbone):
-        with pytest.raises(RunError, match="images of 4,096 pixels a side"):
-            use()
+    for changes in ({}, {"size": 64, "average_sizes": [64, 4096]}):
+        forge(own.path, **changes)
+        for use in (lambda: lg.open_run(own.path).model, lg.open_run(own.path).initial_backbone):
+            with pytest.raises(RunError, match="images of 4,096 pixels a side"):
+                use()
     monkeypatch.setenv(TRUST_VARIABLE, str(tmp_path))
-    assert lg.open_run(own.path).model.backbone.input_spec.size == 4096
+    assert lg.open_run(own.path).model.average_sizes == (64, 4096)
 
 
 def test_batches_of_large_images_are_smaller_and_the_scores_the_same(
@@ -245,4 +246,8 @@ def test_batches_of_large_images_are_smaller_and_the_scores_the_same(
     run.model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     np.testing.assert_allclose(run.predict(pixels, device="cpu"), scores, rtol=1e-5)
     predict_to_file(run, ArrayImages(pixels), tmp_path / "b.csv", device="cpu")
-    assert sizes == [2, 2, 1, 2, 2, 1]
+    run.model.average_sizes = (32, 64)
+    run.predict(pixels, device="cpu")
+    run.model.average_sizes = (64, 128)
+    run.predict(pixels, device="cpu")
+    assert sizes == [2, 2, 1, 2, 2, 1, 2, 2, 1, 1, 1, 1, 1, 1]

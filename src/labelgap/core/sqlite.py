@@ -5,14 +5,15 @@ A schema is code: a trigger, a view, a virtual table or an expression in a table
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Collection
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from labelgap.core.errors import RunError
-from labelgap.core.stored import damaged
+from labelgap.core.stored import check_ordinary, damaged, open_ordinary, reading, size_limit
 
 TIMEOUT: Final = 15.0  # seconds to wait for another process that writes
 _LIMITS: Final = {
@@ -50,8 +51,9 @@ def find_foreign(connection: sqlite3.Connection, own: Collection[Any], *, comple
 
 def check_database(path: Path, own: Collection[Any], remedy: str) -> None:
     """Raise a ``RunError`` where a file is damaged, or has anything beside the ``own`` schema of its program."""
+    check_ordinary(path, limit=size_limit(path), remedy=remedy)
     journal = path.with_name(f"{path.name}-journal")
-    if journal.is_file() and journal.read_bytes().endswith(_NAMES_A_FILE):
+    if _names_a_file(journal):
         raise RunError(f"{journal} names another file, which would be deleted: {path} is not used. {remedy}")
     try:
         with closing(connect_untrusted(path, "rw")) as connection:  # a change that a kill has cut short is withdrawn
@@ -64,3 +66,10 @@ def check_database(path: Path, own: Collection[Any], remedy: str) -> None:
         raise damaged(path, error, remedy) from None
     if found != "ok":
         raise damaged(path, found, remedy)
+
+
+def _names_a_file(journal: Path) -> bool:
+    with reading(journal), suppress(FileNotFoundError), open_ordinary(journal, size_limit(journal)) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - len(_NAMES_A_FILE)))
+        return file.read() == _NAMES_A_FILE
+    return False

@@ -114,7 +114,7 @@ def predict_to_file(
     source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
     torch_device = choose_device(device)
     init_distributed(torch_device)
-    batch_size = bounded_batch(batch_size, run.model.backbone)
+    batch_size = bounded_batch(batch_size, run.model.backbone, run.model.average_sizes)
     read = {"device": torch_device, "workers": choose_workers(workers, torch_device), "batch_size": batch_size}
     try:
         with lock_together(chunk_folder(path), "predicting"):

@@ -11,7 +11,7 @@ zero-shot scores of the class names (``training.loop.linear_trainer``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Literal, final, overload
 
 import torch
@@ -226,21 +226,22 @@ class Classifier(nn.Module):
         that ``DistributedDataParallel`` synchronizes.
         """
         read = self.backbone.feature_maps if self.head.needs_feature_maps else self.backbone.features
-        first, *others = [images] if self.training else self._views(images)
+        views = iter([images] if self.training else self._views(images))
+        first = next(views)
         if self.head.needs_feature_maps and return_features:
             inputs, features = self.backbone.maps_and_features(first)
         else:
             inputs = features = read(first)
-        logits = self._head_in_own_precision(inputs)
-        for view in others:
-            logits = logits + self._head_in_own_precision(read(view))
-        logits = logits / (1 + len(others))
+        parts = [self._head_in_own_precision(inputs), *(self._head_in_own_precision(read(view)) for view in views)]
+        logits = sum(parts[1:], parts[0]) / len(parts)
         return (logits, features) if return_features else logits
 
-    def _views(self, images: Tensor) -> list[Tensor]:
-        """Return what an image is scored as in eval mode: at every size, and mirrored."""
-        views = [_resize(images, size) for size in self.average_sizes or (images.shape[-1],)]
-        return [each for view in views for each in ((view, view.flip(-1)) if self.average_flips else (view,))]
+    def _views(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield what an image is scored as in eval mode, one in memory at a time: at every size, and mirrored."""
+        for size in self.average_sizes or (images.shape[-1],):
+            yield (view := _resize(images, size))
+            if self.average_flips:
+                yield view.flip(-1)
 
     def _head_in_own_precision(self, inputs: Tensor) -> Tensor:
         """Apply the head outside autocast: logits rounded to bfloat16 would tie ranks."""

@@ -58,6 +58,11 @@ class RunConfig(TrainingSettings):
         return self.protocol != "linear"
 
     @property
+    def largest_size(self) -> int:
+        """The side of the largest images that its settings name; 0 where they name none."""
+        return max(self.size or 0, *self.average_sizes, 0)
+
+    @property
     def feature_precision(self) -> Precision:
         """The precision of the features under the head; a network that is trained is scored in float32."""
         return "float32" if self.trains_backbone else "bfloat16" if self.precision == "bf16" else self.precision

@@ -160,8 +160,8 @@ class Run:
             named.append(f"the network {config.backbone} without its weights")
         if weights is not None and not Path(os.path.realpath(weights)).is_relative_to(self.path.resolve()):
             named.append(f"the weights {weights}")
-        if (config.size or 0) > MAX_FOREIGN_SIZE:
-            named.append(f"images of {config.size:,} pixels a side, for which memory may not suffice")
+        if config.largest_size > MAX_FOREIGN_SIZE:
+            named.append(f"images of {config.largest_size:,} pixels a side, for which memory may not suffice")
         return named
 
     def _copy_backbone(self) -> Backbone | None:
@@ -211,7 +211,7 @@ class Run:
         if not cached or not network.reads_features:
             inputs = ImageInputs(images, network.backbone, torch_device, workers=workers, transform=transform)
             scorer = inference_network(network, torch_device, self.config.feature_precision)
-            return predict_logits(scorer, inputs, batch_size=bounded_batch(64, network.backbone))
+            return predict_logits(scorer, inputs, batch_size=bounded_batch(64, network.backbone, network.average_sizes))
         (features,) = extract_features(
             [images],
             network.backbone,

@@ -200,7 +200,8 @@ def _names(folder: Path, document: str) -> list[str]:
     if config is not None:
         named += [f"the class {each}" for each in (config.method, config.backbone) if is_class_path(each)]
         named += [f"the weights {config.weights}"] if config.weights not in (None, NO_WEIGHTS) else []
-        named += [f"images of {config.size:,} pixels a side"] if (config.size or 0) > MAX_FOREIGN_SIZE else []
+        large = config.largest_size > MAX_FOREIGN_SIZE
+        named += [f"images of {config.largest_size:,} pixels a side"] if large else []
     return [*named, *outside_links(folder)]
 
 

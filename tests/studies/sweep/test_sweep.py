@@ -441,6 +441,11 @@ def test_a_journal_that_names_a_file_deletes_none(finished: Sweep, data: Dataset
     with pytest.raises(RunError, match=r"sweep\.sqlite"):
         lg.sweep(data, "ll-r", search=SEARCH, trials=13, out=folder, seed=3, **QUICK)
     assert precious.read_text() == "dear" and not lg.verify_run(folder).intact
+    for large in ("sweep.sqlite-journal", "sweep.sqlite"):
+        os.truncate(folder / large, 60_000_000_000)
+        with pytest.raises(RunError, match=rf"{large} is damaged \("):
+            lg.sweep(data, "ll-r", search=SEARCH, trials=13, out=folder, seed=3, **QUICK)
+        (folder / large).unlink()
 
 
 def test_without_val_trials_are_scored_out_of_fold_as_fit_scores_them(tmp_path: Path) -> None:

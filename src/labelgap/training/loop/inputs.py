@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -173,7 +173,7 @@ Inputs = ImageInputs | FeatureInputs
 turns augmentation on. The index is on the CPU, like the labels, so that nothing waits for the device."""
 
 
-def bounded_batch(batch_size: int, backbone: Backbone) -> int:
+def bounded_batch(batch_size: int, backbone: Backbone, average_sizes: Sequence[int] = ()) -> int:
     """Return how many images are computed at once where it is free: fewer large ones, or what activations take grows.
 
     Example:
@@ -181,7 +181,7 @@ def bounded_batch(batch_size: int, backbone: Backbone) -> int:
         >>> [bounded_batch(64, create_backbone("small-cnn", size=size)) for size in (64, 384, 1024, 4096)]
         [64, 36, 5, 1]
     """
-    return max(1, min(batch_size, MAX_BATCH_PIXELS // backbone.input_spec.size**2))
+    return max(1, min(batch_size, MAX_BATCH_PIXELS // max(backbone.input_spec.size, *average_sizes, 0) ** 2))
 
 
 def _split(order: Rows, batch_size: int, device: torch.device) -> Batches:
