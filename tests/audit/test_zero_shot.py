@@ -60,7 +60,7 @@ def test_images_train_a_run_and_class_names_audit_it(tags: Path, capsys: pytest.
     assert f"zero-shot    {TINY} " in capsys.readouterr().out
     assert call("verify", "run") == 0
     assert call("audit", "run", "--zero-shot", "open_clip:ViT-B-32") == 2
-    assert "with one of the tags openai" in (said := capsys.readouterr().err) and "--zero-shot-weights FILE" in said
+    assert "--zero-shot-weights FILE" in capsys.readouterr().err
 
 
 def test_the_scorer_gives_standardized_scaled_cosines(tags: Path) -> None:

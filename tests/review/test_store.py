@@ -42,13 +42,6 @@ def values(store: DecisionStore) -> dict[LabelKey, int | None]:
     return {event.key: event.value for event in store.current()}
 
 
-def test_the_last_decision_stands_and_all_are_kept(store: DecisionStore) -> None:
-    tell(store, said(DOG, PRESENT), said(CAT, ABSENT), said(OWL, UNKNOWN))
-    tell(store, said(DOG, ABSENT))
-    assert values(store) == {DOG: ABSENT, CAT: ABSENT, OWL: UNKNOWN}
-    assert [event.value for event in store.events()] == [PRESENT, ABSENT, UNKNOWN, ABSENT]
-
-
 def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionStore) -> None:
     first, second = said(DOG, PRESENT), said(DOG, ABSENT)
     tell(store, first, second)

@@ -14,7 +14,7 @@ from sklearn.metrics import cohen_kappa_score
 from tests.review.http_client import HttpResponse, ReviewClient, ids, run_server, tiles
 from tests.review.samples import event
 
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.review import Review
 from labelgap.review import team as module
 from labelgap.review.candidates import WRONG
@@ -61,12 +61,6 @@ def test_kappa_is_undefined_without_answers_and_where_all_are_the_same() -> None
     assert same.kappa is None and same.interval is None and same.agreed == same.pairs == 30
     assert "undefined" in describe_agreement(same)
     assert measure_agreement([pair(ABSENT, PRESENT)] * 30).total.kappa == 0, "never the same answer, as by chance"
-
-
-def test_cannot_tell_is_counted_apart() -> None:
-    found = measure_agreement([pair(PRESENT, PRESENT), pair(ABSENT, ABSENT), pair(UNKNOWN, ABSENT)]).total
-    assert (found.pairs, found.agreed, found.unsure, found.kappa) == (2, 2, 1, 1.0)
-    assert describe_agreement(found) == '2 of 2 the same, κ 1.00 (too few for an interval); 1 more with "can\'t tell"'
 
 
 @pytest.mark.parametrize("yes", [0.2, 0.5])
