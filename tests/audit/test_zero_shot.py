@@ -6,24 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.audit.small_runs import train, write
 from tests.cli.conftest import call
 from tests.open_clip_models import TINY, open_clip_or_skip, save_weights
 
 import labelgap as lg
-from labelgap.audit import find_missing
 from labelgap.audit.scorers import AuditContext, HeadScorer, zero_shot_scorers
-from labelgap.core.errors import InputError
 from labelgap.models.open_clip import zero_shot_classifier
 from labelgap.training.progress import Reporter
-
-
-def test_features_have_no_images_to_compare_with_names(tmp_path: Path) -> None:
-    run = train(tmp_path, lg.load("features", write(tmp_path)))
-    with pytest.raises(InputError, match="--zero-shot"):
-        find_missing(run, zero_shot=TINY, quiet=True)
-    with pytest.raises(InputError, match="--zero-shot-weights"):
-        find_missing(run, zero_shot_weights="a.pt", quiet=True)
 
 
 @pytest.fixture
