@@ -155,10 +155,6 @@ def labels_of(score: NDArray[np.float64], answers: list[Answer], model: bool = T
     return ReviewedLabels(column, score, decided, value, random, order, unknown, expected)
 
 
-def one_class(score: NDArray[np.float64], answers: list[Answer]) -> ReviewEstimate:
-    return estimate_review(labels_of(score, answers))
-
-
 def counted(total: int, present: int, rows: Iterable[int]) -> CountedLabels:
     """Count labels of which the first ones are present, by random answers."""
     asked = [(row, int(row < present), True) for row in rows]
@@ -167,7 +163,7 @@ def counted(total: int, present: int, rows: Iterable[int]) -> CountedLabels:
 
 def test_where_counting_is_narrower_its_interval_is_used() -> None:
     score = np.linspace(0.2, 0.6, 200)
-    made = one_class(score, [(row, ABSENT, True) for row in range(0, 200, 4)]).by_class[0]
+    made = estimate_review(labels_of(score, [(row, ABSENT, True) for row in range(0, 200, 4)])).by_class[0]
     assert made is not None and made.counted and made.low <= made.still_missing <= made.high
     assert "counted from 50 random" in describe_estimate(made, "dog")
 
