@@ -164,6 +164,8 @@ def test_runs_on_other_labels_or_classes_are_refused(run: lg.Run, tmp_path: Path
     for runs, data in (([run, other], None), (run, renamed), ([], None), (tmp_path / "nowhere", None)):
         with pytest.raises((InputError, RunError)):
             find_missing(runs, data=data, quiet=True)
+    with pytest.raises(InputError):
+        find_missing(run, splits=(), quiet=True)
 
 
 class Pooled(nn.Module):

@@ -69,3 +69,9 @@ def test_sizes_are_compared_before_digests_and_a_hollow_file_is_refused_even_whe
             check_files(folder, ["best.safetensors"])
     (folder / "best.safetensors").write_text("17 characters now")
     assert list(verify_folder(folder).values()) == ["changed"]
+
+
+def test_a_folder_without_manifest_is_not_checked_and_cannot_be_verified(tmp_path: Path) -> None:
+    check_files(tmp_path, ["config.json"])
+    with pytest.raises(RunError, match=str(tmp_path)):
+        verify_folder(tmp_path)
