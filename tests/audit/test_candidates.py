@@ -23,7 +23,7 @@ from labelgap.audit import scorers as scorers_module
 from labelgap.audit.calibration import count_unknown, sample_scores
 from labelgap.audit.candidates import FILE, CandidateLimits, rank_candidates, read_candidates, read_metadata
 from labelgap.audit.scorers import HeadScorer, StoredScorer
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import RunError
 from labelgap.core.manifest import check_files, write_manifest
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
@@ -48,12 +48,6 @@ def rewrite(path: Path, column: str, values: list[Any], kind: pa.DataType | None
     cells = [*values, *table[column].to_pylist()[len(values) :]]
     array = pa.array(cells, candidates.COLUMNS[column] if kind is None else kind)
     pq.write_table(table.set_column(table.column_names.index(column), column, array), path)
-
-
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    found = write(tmp_path / FILE)
-    assert found.table == pq.read_table(found.path) and len(found) == 60
-    assert {name: found.metadata[name] for name in METADATA} == METADATA
 
 
 def test_a_notebook_shows_what_was_found_and_names_are_escaped(tmp_path: Path) -> None:
@@ -418,8 +412,3 @@ def test_blocks_equal_a_full_sort(seed: int, rows: int, classes: int, per_class:
     ranked = top.ranked()
     assert list(zip(ranked.rows.tolist(), ranked.columns.tolist(), strict=True)) == reference(keys, per_class, limit)
     assert np.array_equal(ranked.scores, keys[ranked.rows, ranked.columns])
-
-
-def test_limits_below_one_are_refused() -> None:
-    with pytest.raises(InputError, match="at least one"):
-        candidates.TopCandidates(classes=2, per_class=0, limit=5)

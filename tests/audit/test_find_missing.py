@@ -158,19 +158,14 @@ def test_data_without_a_recipe_are_passed_as_an_argument(tmp_path: Path) -> None
     assert len(find_missing(made, data=data, quiet=True)) > 0
 
 
-@pytest.mark.parametrize("asked", [{"splits": "dev"}, {"splits": ()}, {"folds": 1}, {"limit": 0}, {"device": "tpu"}])
-def test_what_cannot_be_is_refused(run: lg.Run, tmp_path: Path, asked: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        find_missing(run, quiet=True, out=tmp_path, **asked)
-    assert not (tmp_path / "candidates.parquet").exists()
-
-
 def test_runs_on_other_labels_or_classes_are_refused(run: lg.Run, tmp_path: Path) -> None:
     other = train(tmp_path, lg.load("features", write(tmp_path)).observe(positives=1, seed=7), "an")
     renamed = lg.load("features", write(tmp_path, classes=np.array(list("abcd"))))
     for runs, data in (([run, other], None), (run, renamed), ([], None), (tmp_path / "nowhere", None)):
         with pytest.raises((InputError, RunError)):
             find_missing(runs, data=data, quiet=True)
+    with pytest.raises(InputError):
+        find_missing(run, splits=(), quiet=True)
 
 
 class Pooled(nn.Module):

@@ -10,6 +10,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from tests.audit.small_runs import train, write
 from tests.cli.conftest import Printed, Screen, call
+from tests.open_clip_models import TINY
 
 import labelgap as lg
 from labelgap.review import Review, open_review_folder
@@ -70,7 +71,9 @@ def test_json_is_one_object_and_nothing_else(tmp_path: Path, screen: Screen) -> 
 def test_mistakes_are_told_in_a_sentence(tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     run = train(tmp_path, lg.load("features", write(tmp_path)))
     command = f"audit {run.path.relative_to(tmp_path)} --device cpu"
-    assert screen.errors(command, "--split dev", "--folds 1", "nowhere", "--images .") == snapshot
+    wrong = ["--split dev", "--folds 1", "--limit 0", "--device tpu", "nowhere", "--images ."]
+    wrong += [f"--zero-shot {TINY}", "--zero-shot-weights a.pt"]
+    assert screen.errors(command, *wrong) == snapshot
 
 
 def test_the_audit_of_several_runs_is_reviewed(tmp_path: Path, printed: Printed) -> None:

@@ -63,10 +63,12 @@ def test_a_wrong_word_names_the_right_one_before_data_are_read(screen: Screen, s
 
 
 def test_of_missing_data_the_nearest_is_named(photos: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    missing = ("nowhere.csv", "digit", "photo", "tagz.csv", "csv=tag.csv", "tags.csv --images phots")
-    assert (
-        screen.errors("train --out runs/a", *missing, "tags.csv --images photos --zeros missing", "photos") == snapshot
-    )
+    missing = ["nowhere.csv", "digit", "photo", "tagz.csv", "csv=tag.csv", "tags.csv --images phots", "photos"]
+    missing += ["Tags.CSV", "csv=phots/0.jpeg", "elsewhere/tags.csv", "tags.csv/inside", str(photos / "tagz.csv")]
+    missing += ["tags.csv --images photos --zeros missing"]
+    found = screen.errors("train --out runs/a", *missing)
+    assert {words.replace(str(photos), "#"): said for words, said in found.items()} == snapshot(name="train")
+    assert screen.errors("demo --device cpu", "--out photos") == snapshot(name="demo")
 
 
 def test_arguments_are_told(screen: Screen, snapshot: SnapshotAssertion, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,11 +83,6 @@ def test_hidden_labels_are_shown_as_training_would_see_them(screen: Screen, monk
     assert found["image_word"] == "image"
 
 
-def test_problems_are_the_importers_and_leave_with_two(photos: Path, printed: Printed) -> None:
-    Path("photos/3.jpg").unlink()
-    assert "3.jpg" in printed("inspect", "tags.csv", "--images", "photos", "--json", code=2)
-
-
 def test_what_was_typed_can_be_typed_again() -> None:
     given = DataSource(images=Path("my photos"), classes=["cat,dog", "owl"], allow_leaks=True, observe="positives=1")
     words = shlex.split(format_arguments("a=b c.csv", given))

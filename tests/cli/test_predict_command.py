@@ -62,7 +62,9 @@ def test_unreadable_images_are_told(pets: Path, printed: Printed, screen: Screen
 
 
 def test_what_cannot_be_done_is_said(pets: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    wrong = ("nowhere.jpg", "nowhere", "photos tags.csv", "photos --zeros unknown", "photos --out a.txt")
+    wrong = ["nowhere.jpg", "nowhere", "photos tags.csv", "photos --zeros unknown", "photos --out a.txt"]
+    Path("notes.md").touch()
+    wrong += ["notes.md", "'photos/*.tif'", "photos/deep/er/none", "https://a.org/b.jpg"]
     assert screen.errors("predict runs/a", *wrong, "photos --layout tall", "photos --on-bad-image never") == snapshot
 
 
@@ -72,8 +74,10 @@ def test_what_is_exported_is_checked(
     make_run(Path("runs/a"), backbone="features", width=5)
     make_run(Path("runs/open"), backbone="features", finished=False)
     assert screen("export", "runs/a", "--onnx", "model.onnx") == snapshot(name="checked")
-    wrong = ("runs/a --onnx model.onnx", "nowhere --onnx a.onnx", "runs/open --onnx a.onnx", "runs/a --onnx a.bin")
-    assert screen.errors("export", *wrong) == snapshot(name="errors")
+    Path("kept").mkdir()
+    Path("kept/preprocess.json").write_text("kept")
+    wrong = ["runs/a --onnx model.onnx", "nowhere --onnx a.onnx", "runs/open --onnx a.onnx", "runs/a --onnx a.bin"]
+    assert screen.errors("export", *wrong, "runs/a --onnx kept/model.onnx") == snapshot(name="errors")
     monkeypatch.setattr(export_module, "_convert", lambda *arguments: b"again")
     monkeypatch.setattr(export_module, "_verify", lambda graph, content: None)
     assert screen("export", "runs/a", "--onnx", "model.onnx", "--force") == snapshot(name="unchecked")

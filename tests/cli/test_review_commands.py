@@ -161,10 +161,16 @@ def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: S
     options += ["--no-browser --port 70000", "--no-browser --host no.such.host.invalid"]
     options += [f"--double={share}" for share in ("five", "-1%", "101%", "5", "nan", "%", "''")]
     wrong = ["tags.csv", "nowhere --random 5", "photos --summary", " ".join((*DRAW[1:-1], "4"))]
+    wrong += [" ".join((*DRAW[1:], "--out b", *each)) for each in (("--random", "0"), ("--split", "dev"))]
     of_review = screen.errors("review", *wrong, *(f"tags-review {each}" for each in options))
     assert of_review == snapshot(name="review")
-    wrong = ["tags-review --out tags.csv", "tags-review --out a.csv --source ll-cp", "photos --out a.csv"]
+    Path("other.csv").write_text("mine")
+    wrong = ["photos --out a.csv", "tags-review --out a.csv --source ll-cp", "tags-review --out a.txt"]
+    wrong += [f"tags-review --out {taken}" for taken in ("tags.csv", "tags.csv --force", "other.csv")]
     assert screen.errors("apply", *wrong) == snapshot(name="apply")
+    assert Path("other.csv").read_text() == "mine"
+    assert call("apply", "tags-review", "--out", "other.csv", "--force") == 0
+    assert call("apply", "tags-review", "--out", "other.csv") == 2
     wrong = ["remove", "revert", "revert 99", "list 3", "list --since yesterday"]
     assert screen.errors("revisions tags-review", *wrong) == snapshot(name="revisions")
     assert Path("tags.csv").read_text() == TAGS and len(decisions("tags-review")) == 4

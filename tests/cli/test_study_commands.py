@@ -92,7 +92,8 @@ def test_a_mistake_is_one_message_before_data_are_read(screen: Screen, snapshot:
     found = screen.errors(
         "compare nowhere.npz --methods an",
         *("--methods ll-tr", "--methods ,", "--option expected_positives=2", "--lr fast"),
-        *("--vary delta_rel", "--vary weight_decay=0", "--train-share 0.1,2", "--grid small2", "--option an.weight=2"),
+        *("--vary delta_rel", "--vary weight_decay=0", "--grid small2", "--option an.weight=2"),
+        *("--train-share 0.1,2", "--train-share 0,1", "--train-share nan", "--train-share ''"),
         *("--option iu.reduction=sum", "--backbone small-cn", "--weights none.pth", "--select clear"),
         *("--batch-size 0", "--weight-decay 0,-1", "--observe positive=1", "--observe salint"),
         "--observe random,side=3",
@@ -168,6 +169,9 @@ def test_wrong_input_is_one_message_and_no_password(vectors: Path, screen: Scree
     found = screen.errors(
         "sweep vectors.npz --method ll-r --epochs 2 --device cpu",
         *("--method ll-x", "--search delta_rell=0.1,0.2", "--search lr", "--search lr=1e-2..1e-5", "--trials 0"),
+        *(f"--search {wrong}" for wrong in ("learning_rate=0.1,0.2", "delta_rel=-1..0.5", "lr=", "lr=0..1:log")),
+        *(f"--search {wrong}" for wrong in ("lr=a..b", "lr=1..2:linear", "lr=1,nan", "lr=1e-3,1e-4 --lr 0.1")),
+        "--search lr=1e-3 --search weight_decay=0 --search standardize=true --option delta_rel=0.2",
         *("--search weight_decay=-1,0", "--preset cole2021 --lr 1e-3 --option delta_rel=0.2"),
         *("--storage nonsense", f"--storage oracles://{secret}db/x", f"--storage oracle://{secret}db/x"),
         *("--storage sqlite:///missing/folder/x.sqlite", f"--storage postgresql+pg8000://{secret}db/x"),

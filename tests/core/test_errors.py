@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import pytest
 
 from labelgap.core import errors
-from labelgap.core.errors import LabelGapError, Problem, ProblemsError, RunError, UnknownNameError, nearest_path
+from labelgap.core.errors import LabelGapError, Problem, ProblemsError, RunError, UnknownNameError
 
 UNKNOWN_METHOD = UnknownNameError("method", "ll-tc", ["ll-ct"])
 ERRORS = (errors.InputError("a"), RunError("a"), UNKNOWN_METHOD, ProblemsError("a.csv", [Problem(3, "bad")]))
@@ -56,34 +55,3 @@ def test_problems_are_listed_in_order_of_their_lines_equal_ones_once_and_some_of
         "  line 900   'dgo' under dog: a cell is 1",
         "  line 1000  no image is named          …and 89 more",
     ]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("tags.csv", "photos/beach/a.jpg", "runs/first/config.json", ".tagz.csv"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("typed", "near"),
-    [
-        ("tagz.csv", "tags.csv"),
-        ("Tags.CSV", "tags.csv"),
-        ("phots", "photos"),
-        ("photo/baech/a.jpg", "photos/beach/a.jpg"),
-        ("runs/frist", "runs/first"),
-        ("run/first", "runs/first"),
-        ("elsewhere/tags.csv", None),
-        ("labels.csv", None),
-        ("tags.csv/inside", None),
-        ("", None),
-    ],
-)
-def test_the_first_part_that_is_missing_is_compared_with_its_folder(folder: Path, typed: str, near: str | None) -> None:
-    assert nearest_path(typed) == (None if near is None else Path(near))
-    if near is not None:
-        assert nearest_path(folder / typed) == folder / near
-        assert errors.describe_missing_path(typed) == f"{typed} does not exist. Did you mean {near}?"

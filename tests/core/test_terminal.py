@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -43,23 +42,6 @@ def test_what_is_printed_is_escaped_and_what_rich_adds_is_not(capsys: pytest.Cap
     assert said.out.count("\x1b") == sum(colors) and all(colors)
 
 
-def test_letters_that_the_encoding_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    with protect_streams():
-        print("caf\N{LATIN SMALL LETTER E WITH ACUTE} …", flush=True)
-        make_console(width=40).print("– \N{SNOWMAN}")
-    assert written.getvalue() == b"caf\\xe9 \\u2026\n\\u2013 \\u2603\n"
-
-
-def test_a_closed_stream_keeps_its_number_from_the_next_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    with protect_streams():
-        print("nothing", flush=True)
-        assert os.path.samestat(os.fstat(sys.stdout.fileno()), Path(os.devnull).stat())
-    sys.stdout.close()
-
-
 def test_a_line_is_written_at_once_also_into_a_pipe() -> None:
     script = """if True:
         from labelgap.core.terminal import protect_streams
@@ -87,15 +69,3 @@ def test_a_full_stream_is_one_error_for_the_output_and_none_for_messages() -> No
         stream.write("lost\n")
         stream.flush()
     full.close()  # flushes again, to the null device
-
-
-def test_a_broken_pipe_ends_the_process_as_the_signal_would() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    pipe = os.fdopen(writing, "w")
-    stream = TerminalStream(pipe, messages=False)
-    stream.write("lost\n")
-    with pytest.raises(SystemExit) as stopped:
-        stream.flush()
-    assert stopped.value.code == 141
-    pipe.close()

@@ -202,15 +202,7 @@ def test_damaged_files_and_missing_packages_are_one_message(exported: ExportedFi
         assert done.returncode == 1 and remedy in done.stderr and "Traceback" not in done.stderr
 
 
-def test_files_are_not_replaced_and_packages_are_named(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InputError, match=r"\.onnx"):
-        export_onnx(run, tmp_path / "no" / "model.pt")
-    (tmp_path / "preprocess.json").write_text("kept")
-    with pytest.raises(InputError, match=r"preprocess\.json .*--force"):
-        export_onnx(run, tmp_path / "model.onnx")
-    assert [path.name for path in tmp_path.iterdir()] == ["preprocess.json"]
+def test_missing_packages_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name.startswith("onnx") else True)
     with pytest.raises(InputError, match=r"labelgap\[onnx\]"):
         export_onnx(run, tmp_path / "new" / "model.onnx")

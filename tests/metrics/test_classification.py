@@ -12,7 +12,7 @@ from tests.metrics.test_average_precision import rankings_of
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics import f1, precision, recall
+from labelgap.metrics import average_precision, f1, precision, recall
 from labelgap.metrics.classification import ClassificationMetric
 from labelgap.metrics.validation import Average, Empty
 
@@ -107,7 +107,8 @@ def test_a_score_on_the_threshold_is_present_in_the_precision_of_the_scores() ->
     "labels", [[[1, -1]], np.zeros((0, 2)), np.zeros((1, 0))], ids=["no pair", "no row", "no class"]
 )
 def test_nothing_to_count_gives_nan_and_zero_without_a_warning(average: Average, labels: Any) -> None:
-    for metric in METRICS.values():
+    metrics: list[Any] = [*METRICS.values(), average_precision]
+    for metric in metrics:
         value, counted = metric(np.full(np.shape(labels), 0.5), labels, average=average, return_counted=True)
         assert math.isnan(value) and counted == 0
         assert np.isnan(metric(np.full(np.shape(labels), 0.5), labels, average=None)).all()

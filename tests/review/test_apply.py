@@ -174,31 +174,6 @@ def test_a_models_revisions_come_in_only_when_named(run: ReviewFolder, tmp_path:
     assert "3.jpg,train,cat,unknown,present,ll-cp,,,2" in written.provenance.read_text()
 
 
-def test_a_source_that_revised_nothing_is_named(run: ReviewFolder, drawn: ReviewFolder, tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'll-cp'"):
-        apply_decisions(run, tmp_path / "a.csv", ["ll-ct"])
-    with pytest.raises(UnknownNameError):
-        apply_decisions(drawn, tmp_path / "a.csv", ["ll-cp"])
-    assert not (tmp_path / "a.csv").exists()
-
-
-def test_the_data_themselves_and_other_files_are_never_overwritten(drawn: ReviewFolder, tmp_path: Path) -> None:
-    for force in (False, True):
-        with pytest.raises(InputError, match=r"tags\.csv"):
-            apply_decisions(drawn, tmp_path / "tags.csv", force=force)
-    (tmp_path / "tags.provenance.csv").unlink(missing_ok=True)
-    assert (tmp_path / "tags.csv").read_text() == TAGS
-    (tmp_path / "other.csv").write_text("mine")
-    with pytest.raises(InputError, match="--force"):
-        apply_decisions(drawn, tmp_path / "other.csv")
-    assert (tmp_path / "other.csv").read_text() == "mine"
-    apply_decisions(drawn, tmp_path / "other.csv", force=True)
-    with pytest.raises(InputError, match=r"other\.csv|provenance"):
-        apply_decisions(drawn, tmp_path / "other.csv")
-    with pytest.raises(InputError, match=r"\.csv or \.parquet"):
-        apply_decisions(drawn, tmp_path / "other.txt")
-
-
 ADDED: list[Said] = [
     ("1.jpg", "zebra", PRESENT),
     ("0.jpg", "zebra", ABSENT),

@@ -39,7 +39,6 @@ from labelgap.review.wrong_labels import (
     CLASS_SPREAD,
     MEAN_SHIFT,
     MEAN_SPREAD,
-    MIN_ANSWERS,
     MIN_PRECISION,
     Precision,
     WrongLabels,
@@ -122,16 +121,6 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(depths: list[int], ord
     assert np.median(widths) < (0.5 if model else 1.0), "scores narrow it; classes without scores help each other"
 
 
-def test_before_a_review_it_is_the_estimate_of_the_audit() -> None:
-    simulation = Simulation(np.random.default_rng(0))
-    made, _ = simulation.review([0, 0, 0, 0])
-    total = total_of(made)
-    assert total.missing[0] == round(float(simulation.score.sum())) and not total.has_interval
-    expected = np.bincount(simulation.column, weights=simulation.score)
-    assert [each.still_missing for each in made.by_class if each] == pytest.approx(expected, abs=1)
-    assert made.probability == pytest.approx(simulation.score, rel=0.06)
-
-
 def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
     classes, values = [0] * 40 + [1], [PRESENT] * 4 + [ABSENT] * 36 + [PRESENT]
     made = total_of(sampled(classes, values, [1000, 1000]))
@@ -146,7 +135,7 @@ def test_a_class_that_was_hardly_looked_at_does_not_spoil_the_rest() -> None:
 
 def test_as_many_more_random_answers_as_it_says_halve_the_interval() -> None:
     made = total_of(sampled([0] * 20, [PRESENT] * 2 + [ABSENT] * 18, [5000]))
-    assert f"About {made.halving:,} more random answers would halve" in describe_estimate(made)
+    assert f" {made.halving:,} " in describe_estimate(made)
     answers = 20 + made.halving
     more = total_of(sampled([0] * answers, [PRESENT] * (answers // 10) + [ABSENT] * (answers - answers // 10), [5000]))
     assert 0.35 < (more.high - more.low) / (made.high - made.low) < 0.65
@@ -166,10 +155,6 @@ def labels_of(score: NDArray[np.float64], answers: list[Answer], model: bool = T
     return ReviewedLabels(column, score, decided, value, random, order, unknown, expected)
 
 
-def one_class(score: NDArray[np.float64], answers: list[Answer]) -> ReviewEstimate:
-    return estimate_review(labels_of(score, answers))
-
-
 def counted(total: int, present: int, rows: Iterable[int]) -> CountedLabels:
     """Count labels of which the first ones are present, by random answers."""
     asked = [(row, int(row < present), True) for row in rows]
@@ -178,7 +163,7 @@ def counted(total: int, present: int, rows: Iterable[int]) -> CountedLabels:
 
 def test_where_counting_is_narrower_its_interval_is_used() -> None:
     score = np.linspace(0.2, 0.6, 200)
-    made = one_class(score, [(row, ABSENT, True) for row in range(0, 200, 4)]).by_class[0]
+    made = estimate_review(labels_of(score, [(row, ABSENT, True) for row in range(0, 200, 4)])).by_class[0]
     assert made is not None and made.counted and made.low <= made.still_missing <= made.high
     assert "counted from 50 random" in describe_estimate(made, "dog")
 
@@ -399,16 +384,6 @@ def test_precision_and_interval_are_those_of_draws_from_the_model(answers: str) 
         tolerance = 0.03 if number < labels.classes else 0.05  # the sum of three classes is not quite normal
         assert found.low == pytest.approx(quantile(values, weight, 0.025), abs=tolerance)
         assert found.high == pytest.approx(quantile(values, weight, 0.975), abs=tolerance)
-
-
-def test_right_labels_put_the_queue_away_and_wrong_ones_keep_it() -> None:
-    classes, scores = [0, 1, 2] * 13, np.linspace(0.95, 0.4, 39).tolist()
-    lengths = range(MIN_ANSWERS + 25)
-    away = [estimate_wrong_labels(suggest(classes, scores, "r" * n + "." * (39 - n))).total.put_away for n in lengths]
-    first = away.index(True)
-    assert first >= MIN_ANSWERS and all(away[first:]), "once away it stays away while answers say the same"
-    made = estimate_wrong_labels(suggest(classes, scores, "w" * first + "." * (39 - first)))
-    assert not made.total.put_away and not any(each.put_away for each in made.by_class if each)
 
 
 def test_a_class_that_is_mostly_wrong_is_kept_while_others_are_put_away() -> None:

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 from tests.review.http_client import run_server, tiles
-from tests.review.samples import COPY, TAGS, decide, is_bright, make_photos
-from tests.waiting import PATIENCE, wait_until
+from tests.review.samples import COPY, TAGS, decide, make_photos
 
 import labelgap as lg
 from labelgap.core.errors import InputError
@@ -36,7 +35,7 @@ from labelgap.review.new_classes import (
     taken_names,
 )
 from labelgap.review.queues import class_feed, lacks_examples
-from labelgap.review.store import ASKED, LabelKey
+from labelgap.review.store import LabelKey
 
 
 @pytest.fixture
@@ -102,39 +101,6 @@ def test_another_server_shows_the_same_order(album_run: Path, review: Review, mo
         assert other.progress() == review.progress() and other.progress().found == 1
     with closing(Review(open_review_folder(album_run), read_only=True)) as again:
         assert images(again, number) == images(review, number) and again.progress() == review.progress()
-
-
-def test_an_answer_counts_for_the_copies_of_an_image_and_reaches_the_table(review: Review, tmp_path: Path) -> None:
-    number = add(review)
-    shown = next(name for name in images(review, number) if name in (COPY, "00.png"))
-    find(review, shown)
-    assert {event.key.image for event in review.store.current()} == {COPY, "00.png"}
-    assert next(row.decided for row in review.classes() if row.name == "bright") == 2
-    written = apply_decisions(review.folder, tmp_path / "better.csv")
-    lines = {line.partition(",")[0]: line.rpartition(",")[2] for line in written.path.read_text().splitlines()}
-    assert (lines["image"], lines[COPY], lines["00.png"], lines["01.png"]) == ("bright", "1", "1", "")
-
-
-def test_similar_images_come_first_and_a_ranking_follows_the_examples(review: Review) -> None:
-    review.start_ranking()
-    number = add(review)
-    similarity = review.similar
-    add(review, "striped")
-    assert review.similar is similarity, "the same images: their features are not loaded again"
-    example = next(name for name in images(review, number) if is_bright(name))
-    image = review.candidates.columns.images.index(("train", example))
-    near = review.similar.positions(image, PATIENCE)
-    assert near is not None and not review.similar.problem
-    similar = images(review, number, near)
-    assert similar[0] == example and sum(map(is_bright, similar[:8])) >= 7
-    assert {*class_feed(review, number, near=near).asked.tolist()} == {ASKED.index("other")}, (
-        "nothing here is a random answer"
-    )
-    find(review, *similar[:5])
-    wait_until(lambda: (ranking := review.ranking()) is not None and ranking.decisions >= 5)
-    bright = sum(map(is_bright, images(review, number)))
-    assert sum(map(is_bright, images(review, number)[: bright + 2])) >= 0.7 * bright
-    assert review.rankings is not None and not review.rankings.problem
 
 
 def test_a_review_of_random_images_asks_about_its_images(photos: Review) -> None:

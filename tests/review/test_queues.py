@@ -31,7 +31,7 @@ from labelgap.review.queues import (
     next_minutes,
     plan_context,
 )
-from labelgap.review.store import Undo, copy_request
+from labelgap.review.store import copy_request
 from labelgap.review.team import PAUSE
 from labelgap.review.views import grid_context, image_context, overview_context
 from labelgap.review.wrong_labels import wrong_queue
@@ -245,20 +245,6 @@ def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: R
     assert order()[0] != first and f'href="/class/{order()[0]}">Start with' in overview
     planned = [step["number"] for step in plan_context(review, "reviewer")["steps"]]
     assert planned == [number for number in order() if number in planned], "the plan has the order of the list"
-
-
-def test_it_follows_decisions_and_undos_as_they_come(review: Review) -> None:
-    current = review.current
-    first = decide(review, [5])
-    decide(review, [7], UNKNOWN, by="ben")
-    assert current.decided.sum() == 2 and current.value[5] == PRESENT and current.version[5] == 1
-    assert current.reviewers[current.reviewer[7]] == "ben"
-    review.store.append([Undo(first, "undo-0001")], reviewer="anna", client="anna-window")
-    current.refresh()
-    assert not current.decided[5] and current.version[5] == 0 and current.last_event[5] == 3 == current.last_id
-    with closing(Review(review.folder)) as again:
-        for name in ("decided", "version", "last_event"):
-            assert np.array_equal(getattr(again.current, name), getattr(current, name))
 
 
 def test_found_is_a_missing_label_that_is_there_or_a_wrong_one_that_was_corrected(review: Review) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,7 +30,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, ReviewFolder, check_review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions, decided_images
 from labelgap.review.candidates import MISSING, RANDOM, Candidates, candidate_id
-from labelgap.review.database import FILE
+from labelgap.review.database import FILE, recover_events
 from labelgap.review.store import Decision, DecisionStore
 from labelgap.review.views import grid_context, image_context, overview_context, panel_context
 
@@ -66,22 +66,10 @@ def test_a_model_is_measured_on_images_and_classes_that_are_decided_in_full(data
 
 
 def test_what_cannot_be_drawn_is_said(data: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="test"):
-        create_random_review(data, "test", 5, 0, tmp_path / "a")
-    with pytest.raises(InputError, match="no split 'dev'"):
-        create_random_review(data, "dev", 5, 0, tmp_path / "a")
-    with pytest.raises(InputError):
-        create_random_review(data, "val", 0, 0, tmp_path / "a")
-    by_hand = Dataset("mine", data.train, data.val)
-    with pytest.raises(InputError, match="mine"):
-        create_random_review(by_hand, "val", 5, 0, tmp_path / "a")
+    for given, split in ((data, "test"), (Dataset("mine", data.train, data.val), "val")):
+        with pytest.raises(InputError, match=r"test|mine"):
+            create_random_review(given, split, 5, 0, tmp_path / "a")
     assert not (tmp_path / "a").exists()
-    create_random_review(data, "val", 8, 0, tmp_path / "a")
-    create_random_review(data, "val", 8, 0, tmp_path / "a")  # the same call goes on
-    with pytest.raises(RunError, match="8"):
-        create_random_review(data, "val", 9, 0, tmp_path / "a")
-    with pytest.raises(RunError):
-        open_review_folder(tmp_path)
 
 
 def test_a_damaged_folder_or_changed_data_is_said(tmp_path: Path) -> None:
@@ -248,40 +236,12 @@ def test_a_review_file_of_somebody_else_is_refused(reviewed: ReviewFolder, name:
             function(reviewed.path)
 
 
-def column(name: str, values: Any, kind: pa.DataType | None = None) -> Callable[[pa.Table], pa.Table]:
-    def change(table: pa.Table) -> pa.Table:
-        cells = pa.array([values] * len(table), kind)
-        return table.set_column(table.column_names.index(name), name, cells)
-
-    return change
-
-
-def metadata(**changed: Any) -> Callable[[pa.Table], pa.Table]:
-    def change(table: pa.Table) -> pa.Table:
-        about = {**json.loads(table.schema.metadata[b"labelgap"]), **changed}
-        return table.replace_schema_metadata({b"labelgap": json.dumps(about)})
-
-    return change
-
-
-CANDIDATES: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "an unknown class": column("class", "wolf"),
-    "an empty image": column("image", None, pa.string()),
-    "an unknown kind": column("kind", "odd"),
-    "a state that is none": column("observed", 7, pa.int8()),
-    "a score above one": column("score", 1.5, pa.float32()),
-    "a rank of nought": column("rank", 0, pa.int32()),
-    "a rank that is long": column("class_rank", 2**40, pa.int64()),
-    "a count that is a text": metadata(unknown_per_class={"cat": "many"}),
-    "a method that is a list": metadata(method=["x"]),
-}
-
-
-@pytest.mark.parametrize("name", CANDIDATES)
-def test_candidates_of_somebody_else_are_refused(reviewed: ReviewFolder, tmp_path: Path, name: str) -> None:
+def test_candidates_of_other_classes_are_refused(reviewed: ReviewFolder, tmp_path: Path) -> None:
     path = reviewed.path / "candidates.parquet"
     (reviewed.path / MANIFEST_FILE).unlink()  # its author would write another one
-    pq.write_table(CANDIDATES[name](pq.read_table(path)), path)
+    table = pq.read_table(path)
+    wolves = pa.array(["wolf"] * len(table))
+    pq.write_table(table.set_column(table.column_names.index("class"), "class", wolves), path)
     with pytest.raises(RunError, match=r"candidates\.parquet"):
         use(reviewed.path, tmp_path / "better.csv")
 
@@ -310,15 +270,22 @@ def test_commands_end_with_one_message(
         assert "review.json is damaged" in capsys.readouterr().err
 
 
-def test_the_command_recovers_a_damaged_store(reviewed: ReviewFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    path = make_store(reviewed.path / "other.sqlite", decided=200)
-    content = bytearray(path.read_bytes())
-    content[-4096:] = bytes(4096)
-    (reviewed.path / FILE).write_bytes(content)
+def test_what_can_still_be_read_is_recovered(reviewed: ReviewFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    path, recovered = reviewed.path / FILE, reviewed.path / "recovered.sqlite"
+    content = bytearray(make_store(reviewed.path / "other.sqlite", decided=300).read_bytes())
+    pages = range(4 * 4096, len(content), 4096)
+    page = next(at for at in pages if content[at] == 13 and b"0.jpg" in content[at:][:4096])
+    content[page : page + 4096] = random.Random(0).randbytes(4096)
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=f"labelgap revisions {reviewed.path} recover"):
+        decisions(path)
     assert call("revisions", str(reviewed.path), "recover") == 0
     assert "recovered.sqlite: " in capsys.readouterr().out
-    (reviewed.path / "recovered.sqlite").replace(reviewed.path / FILE)
-    assert len(decisions(reviewed.path)) >= 100
+    found = {revision.image for revision in decisions(recovered)}
+    assert len(found) > 150 and found <= {f"{number}.jpg" for number in range(300)} and path.read_bytes() == content
+    assert call("revisions", str(reviewed.path), "recover") == 2, "it is there already"
+    result = recover_events(path, path.with_name("again.sqlite"))
+    assert result.kept + result.lost == 301 and result.lost > 0
 
 
 def test_a_foreign_folder_cannot_name_the_images_that_are_shown(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 from PIL import Image
 from tests.data.decoding.postscript import POSTSCRIPT, GhostscriptTrace
@@ -34,18 +33,6 @@ from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
 from labelgap.review.server import serve
 from labelgap.review.store import Decision, DecisionStore
-
-
-def test_the_pages_are_there_and_name_what_they_show(client: ReviewClient, review: Review) -> None:
-    assert "Known labels that look wrong" in client.request("/").text
-    grid = client.request("/class/3?size=60")
-    assert grid.status == 200 and len(ids(grid.text)) == min(60, len(review.candidates.listed(3)))
-    image = re.findall(r'data-image="([0-9a-f]{16})"', grid.text)[0]
-    assert ids(client.request(f"/image/{image}").text)
-    assert 'class="chip present"' in client.request(f"/detail/{ids(grid.text)[0]}").text
-    wrong, right = (next(row.number for row in review.classes() if bool(row.wrong) == each) for each in (True, False))
-    assert ids(client.request(f"/class/{wrong}?kind=wrong").text)
-    assert not ids(client.request(f"/class/{right}?kind=wrong").text)
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(client: ReviewClient) -> None:
@@ -64,16 +51,6 @@ def test_every_answer_forbids_what_the_page_does_not_need(client: ReviewClient) 
         assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
         assert "cache-control" in headers and "server" not in headers
     assert not re.search(r"<script>|<style|style=|\son\w+=|https?://", page)
-
-
-def test_a_heat_map_lies_over_the_picture(client: ReviewClient) -> None:
-    identity = ids(client.request("/class/1").text)[0]
-    answer = client.request(f"/heat/{identity}")
-    assert answer.headers["content-type"] == "image/png"
-    with Image.open(io.BytesIO(answer.body)) as picture:
-        assert picture.mode == "RGBA" and picture.width == picture.height
-        opaque = np.asarray(picture)[..., 3]
-        assert opaque.min() == 0 and opaque.max() > 100
 
 
 def test_photos_lose_their_metadata_and_keep_their_shape(photos: Review, tmp_path: Path) -> None:
@@ -95,19 +72,6 @@ def test_photos_lose_their_metadata_and_keep_their_shape(photos: Review, tmp_pat
         name = photos.candidates.columns.images[photos.candidates.image_index(image) or 0][1]
         (tmp_path / "photos" / name).unlink()
         assert client.request(f"/large/{image}").status == 404
-
-
-def test_a_decision_is_on_disk_before_it_is_answered(client: ReviewClient, folder: Path) -> None:
-    identity = ids(client.request("/class/3").text)[0]
-    answer = client.decide(identity, PRESENT)
-    (result,) = answer.json["results"]
-    assert answer.status == 200 and (result["status"], result["value"], result["version"]) == ("accepted", "1", 1)
-    assert [(made.class_name, made.value, made.author) for made in decisions(folder)] == [("3", PRESENT, "anna")]
-    assert "<b>1</b> found" in answer.json["counters"]
-    assert "polyline" in client.request("/").text
-    page = client.request("/class/3?show=decided").text
-    assert re.search(rf'id="e{identity}"[^>]*data-value="1" data-version="1" data-who="anna"', page)
-    assert identity not in ids(client.request("/class/3?show=open").text)
 
 
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:
@@ -278,15 +242,6 @@ def test_a_hostile_request_gets_4xx_and_changes_nothing(fortress: Any, name: str
     with closing(sqlite3.connect(folder / "review.sqlite")) as connection:
         assert connection.execute("SELECT reviewer, value FROM events").fetchall() == [("anna", ABSENT)]
         assert connection.execute("SELECT * FROM classes").fetchall() == []
-
-
-def test_our_own_origin_and_a_link_from_another_site_are_let_in(fortress: Any) -> None:
-    client, _, _ = fortress
-    headers = {"Content-Type": "application/json", "X-CSRF-Token": client.csrf_token}
-    headers |= {"Origin": f"http://127.0.0.1:{client.port}", "Sec-Fetch-Site": "same-origin"}
-    assert client.request("/api/decisions", "POST", b"{}", headers).status == 422
-    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    assert client.request("/", headers=link).status == 200
 
 
 def test_values_in_addresses_are_checked_and_never_returned(fortress: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import shutil
 import signal
 import sqlite3
@@ -41,13 +40,6 @@ def tell(store: DecisionStore, *actions: Decision | Undo, by: str = "anna") -> l
 
 def values(store: DecisionStore) -> dict[LabelKey, int | None]:
     return {event.key: event.value for event in store.current()}
-
-
-def test_the_last_decision_stands_and_all_are_kept(store: DecisionStore) -> None:
-    tell(store, said(DOG, PRESENT), said(CAT, ABSENT), said(OWL, UNKNOWN))
-    tell(store, said(DOG, ABSENT))
-    assert values(store) == {DOG: ABSENT, CAT: ABSENT, OWL: UNKNOWN}
-    assert [event.value for event in store.events()] == [PRESENT, ABSENT, UNKNOWN, ABSENT]
 
 
 def test_an_undo_is_an_event_and_brings_back_what_stood_before(store: DecisionStore) -> None:
@@ -310,26 +302,6 @@ def test_a_store_cannot_be_created_on_a_full_disk_and_nothing_is_left(small_disk
     with pytest.raises(DiskError):
         DecisionStore(small_disk / FILE)
     assert [each.name for each in small_disk.iterdir()] == ["ballast"]
-
-
-def test_what_can_still_be_read_is_recovered(tmp_path: Path) -> None:
-    path = make_store(tmp_path / FILE, decided=300)
-    whole = {revision.image for _, revision in read_decisions(path)}
-    content = bytearray(path.read_bytes())
-    page = next(
-        at for at in range(4096 * 4, len(content), 4096) if content[at] == 13 and b"0.jpg" in content[at:][:4096]
-    )
-    content[page : page + 4096] = random.Random(0).randbytes(4096)
-    path.write_bytes(content)
-    with pytest.raises(RunError, match=f"labelgap revisions {tmp_path} recover"):
-        read_decisions(path)
-    result = recover_events(path, tmp_path / "new.sqlite")
-    found = {revision.image for _, revision in read_decisions(tmp_path / "new.sqlite")}
-    assert result.kept + result.lost == 301 and result.lost > 0 and len(found) > 150
-    assert found <= whole | {"2.jpg"}, "the undo of 2.jpg may be lost"
-    assert path.read_bytes() == content
-    with pytest.raises(LabelGapError, match=r"new\.sqlite"):
-        recover_events(path, tmp_path / "new.sqlite")
 
 
 def test_from_a_hostile_store_only_valid_events_are_recovered(tmp_path: Path) -> None:

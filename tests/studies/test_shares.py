@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.studies.compare.small_features import features
 
-from labelgap.core.errors import InputError
 from labelgap.reporting import label_budget, write_report
 from labelgap.reporting.pages.shares import label_budget_finding
 from labelgap.studies import shares as share_study
@@ -101,9 +100,3 @@ def test_the_page_says_what_few_labels_are_worth(tmp_path: Path) -> None:
     assert re.findall(r"[\d.]*\d", label_budget_finding(budget)) == ["100", "71.0", "50", "2.0"]
     budget["bce"].value[:] = 0.1
     assert "any share" in label_budget_finding(budget) and label_budget_finding({"an": budget["an"]}) == ""
-
-
-@pytest.mark.parametrize("shares", [[], [0.0, 1.0], [1.5], [float("nan")]])
-def test_wrong_shares_are_refused(tmp_path: Path, shares: list[float]) -> None:
-    with pytest.raises(InputError, match="share"):
-        run(tmp_path / "s", shares, ["an"])

@@ -12,7 +12,7 @@ import pytest
 from tests.mutations import mutations
 from tests.training.untrained_run import make_run
 
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import RunError
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.reporting import write_report
@@ -127,12 +127,3 @@ def test_ctrl_c_keeps_what_has_an_epoch(steps: int, tmp_path: Path, monkeypatch:
     assert [member.label for member in study.members] == ["all labels", "an"]
     assert [run.metrics["interrupted"] for _, run in study.runs] == [False, True]
     assert write_report(open_study(tmp_path / "demo")).exists()
-
-
-def test_a_folder_with_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="--out"):
-        run_demo(tmp_path)
-    with pytest.raises(InputError, match="epochs"):
-        run_demo(tmp_path / "demo", epochs=0, device="cpu", processes=1, sizes=SIZES)
-    assert not (tmp_path / "demo").exists()

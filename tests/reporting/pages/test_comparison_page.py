@@ -97,11 +97,6 @@ def test_a_winner_is_called_only_beyond_the_spread(tmp_path: Path, kind: str, sn
     assert "private" not in page.text and "http" not in page.text.replace("http-equiv", "")
 
 
-def test_the_page_has_its_figures(tmp_path: Path, drawn: None) -> None:
-    comparison(tmp_path, BEST, NEAR, FAR, CEILING).write()
-    assert write_report(tmp_path).read_text(encoding="utf-8").count("<svg") == 2
-
-
 def test_the_command_trains_the_method_as_it_was_compared(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     made = comparison(tmp_path, BEST)
     hidden = replace(made, metadata={**ABOUT, "observe": {"positives": 1, "negatives": 0}, "label_seed": 1200})

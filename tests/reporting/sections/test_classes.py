@@ -58,14 +58,6 @@ def bins_by_hand(scores: NDArray[np.float32], codes: NDArray[np.int8]) -> list[t
     ]
 
 
-def test_without_test_the_numbers_are_of_val(run_of: RunMaker, data: Dataset) -> None:
-    run = run_of(test=False)
-    table = class_table(run)
-    assert table.split == "val" and table.train is None and table.scores is None and np.isnan(table.low).all()
-    assert table.average_precision.tolist() == list(run.metrics["val"]["average_precision"].values())
-    assert class_table(run_of(val=False, test=False, finished=False)).columns() == {"class": list(data.classes)}
-
-
 def with_test(data: Dataset, codes: NDArray[np.int8]) -> Dataset:
     """Return the data set with other labels of test."""
     names = [f"test-{row:03d}.jpg" for row in range(len(codes))]

@@ -608,26 +608,3 @@ def test_a_range_or_values_take_the_place_of_the_papers_and_what_is_fixed_is_not
     assert (batch.low, batch.high, batch.log, batch.integer, batch.size) == (4, 64, False, True, 61)
     assert [str(each) for each in space] == ["lr=1e-05..0.01:log", "batch_size=4..64"]
     assert all(parse_parameter(each.name, str(each).partition("=")[2]) == each for each in space)
-
-
-@pytest.mark.parametrize(
-    ("given", "fixed", "message"),
-    [
-        ({"delta_rell": "0.1,0.2"}, {}, "Did you mean 'delta_rel'"),
-        ({"learning_rate": "0.1,0.2"}, {}, "option of 'll-r' or setting of training"),
-        ({"delta_rel": "-1..0.5"}, {}, "delta_rel"),
-        ({"lr": "1e-2..1e-5"}, {}, "is empty"),
-        ({"lr": ""}, {}, "is empty"),
-        ({"lr": []}, {}, "is empty"),
-        ({"lr": "0..1:log"}, {}, "begins above 0"),
-        ({"lr": "a..b"}, {}, "1e-5..1e-2:log"),
-        ({"lr": "1..2:linear"}, {}, "1e-5..1e-2:log"),
-        ({"lr": "1,nan"}, {}, "finite"),
-        ({"lr": "1e-3,1e-4"}, {"lr": 0.1}, "searched as well"),
-        ({"lr": "1e-3"}, {"delta_rel": 0.2}, "nothing is left to search"),
-        ({}, {"lr": 1e-3, "delta_rel": 0.2}, "nothing is left to search"),
-    ],
-)
-def test_wrong_names_and_empty_spaces_are_refused(given: dict[str, str], fixed: dict[str, float], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        space_of("ll-r", given, fixed)
