@@ -174,17 +174,12 @@ def test_lists_may_come_in_pieces_with_words_of_their_own(file: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"image": ["a"]}, "has no column 'present': it needs image, present and perhaps absent"),
-        ({"present": [["a"]]}, "has no column 'image'"),
-        ({"image": ["a"], "present": ["cat;dog"]}, "column 'present': it must hold lists of class names, not string"),
-        (
-            {"image": ["a"], "present": [[1]]},
-            "column 'present': it must hold lists of class names, each of them a string",
-        ),
-        ({"image": ["a"], "present": [["a", None]]}, "each of them a string"),
-        ({"image": ["a", None], "present": [["a"], ["a"]]}, "row 1: no image is named"),
-        ({"image": ["a", "a"], "present": [["a"], ["a"]]}, "the image 'a' is listed twice"),
-        ({"image": ["a"], "present": [["cat"]], "absent": [["cat"]]}, "row 0 has two labels for class 'cat'"),
+        ({"image": ["a"]}, "'present'"),
+        ({"present": [["a"]]}, "'image'"),
+        *(({"image": ["a"], "present": each}, "'present'") for each in (["cat;dog"], [[1]], [["a", None]])),
+        ({"image": ["a", None], "present": [["a"], ["a"]]}, "row 1: "),
+        ({"image": ["a", "a"], "present": [["a"], ["a"]]}, "'a'"),
+        ({"image": ["a"], "present": [["cat"]], "absent": [["cat"]]}, "row 0 .* 'cat'"),
     ],
 )
 def test_a_file_that_is_no_table_is_refused_by_name(file: Path, columns: Any, message: str) -> None:
