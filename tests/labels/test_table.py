@@ -124,7 +124,7 @@ CAT_DOG = [["cat"], ["dog"]]
         (lambda: LabelTable.from_lists([["dgo"]], classes=["cat", "dog"]), "'dog'"),
         (lambda: LabelTable.from_lists(["cat"]), "'cat'"),
         (lambda: LabelTable.from_lists([["cat"]], []), "1 images, absent 0"),
-        (lambda: LabelTable.from_lists([["cat"]], unlisted="no"), "'absent'"),  # type: ignore[arg-type]
+        (lambda: LabelTable.from_lists([["cat"]], unlisted="no"), "'absent'"),
         (lambda: LabelTable.from_lists([["cat"]], classes=["cat", "cat"]), "'cat'"),
         (lambda: LabelTable.from_lists([["cat"]], images=["a", "b"]), "2 image names"),
         (lambda: LabelTable.from_lists([["cat"]], images=["a", "b"], unlisted="absent"), "2 image names"),

@@ -211,3 +211,8 @@ def test_tables_are_laid_below_each_other_without_their_names() -> None:
     found, missing, extra = match_classes([first, second], ["a", "b"])
     np.testing.assert_array_equal(found.to_dense(), [[0, 1], [1, -1], [-1, 0]])
     assert missing == extra == ()
+
+
+def test_scores_that_are_not_finite_say_that_training_has_diverged() -> None:
+    with pytest.raises(RunError, match="diverged"):
+        choose_selection(FULL, None).score(np.full((4, 2), np.nan, dtype=np.float32))
