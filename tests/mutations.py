@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 _WORDS = (b"null", b"-1", b"1e999", b'"', b"{", b"[", b"NaN", b"\x00" * 8, b"\xff" * 8, b"\x7f\xff\xff\xff")
 
@@ -34,3 +36,14 @@ def mutations(content: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
         if bytes(damaged) != content:
             count -= 1
             yield bytes(damaged)
+
+
+@dataclass
+class Calls:
+    """What a pickle calls when it is read."""
+
+    function: Callable[..., object]
+    arguments: tuple[Any, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (self.function, self.arguments)

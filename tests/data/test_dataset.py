@@ -1,24 +1,32 @@
-"""Splits that fit together, hiding labels as the papers do, and a split as a dataset of torch."""
+"""Splits that fit together, labels hidden as the papers do, what is said of a data set, and how it knows itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from hypothesis import given, settings
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 from tests.data.sentences import sentences
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.data import FeatureVectors
-from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.images import ArrayImages
+from labelgap.data import ArrayImages, Dataset, FeatureVectors, Split, load
+from labelgap.data.dataset import Boxes
+from labelgap.data.identity import COLUMNS, DataChanges, DataIdentity
+from labelgap.data.readers.table import load_csv
+from labelgap.data.summary import describe_capabilities, measurable_classes, summarize
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
 
@@ -34,16 +42,9 @@ def full_labels(count: int, classes: int = 6, seed: int = 0) -> NDArray[np.int8]
     return (np.random.default_rng(seed).random((count, classes)) < 0.4).astype(np.int8)
 
 
-def papers_draw(labels: NDArray[np.int8], positives: int, negatives: int, seed: int = 1200) -> NDArray[np.int8]:
-    """The draw as METHODS tell it, image after image, over the whole official set."""
-    random = np.random.RandomState(seed)
-    observed = np.full_like(labels, UNKNOWN)
-    for row, known in enumerate(labels):
-        for state, amount in ((PRESENT, positives), (ABSENT, negatives)):
-            numbers = np.flatnonzero(known == state)
-            random.shuffle(numbers)
-            observed[row, numbers[:amount]] = state
-    return observed
+def papers_draw(labels: NDArray[np.int8], positives: int = 1, negatives: int = 0) -> NDArray[np.int8]:
+    """The draw over the whole official set."""
+    return LabelTable.from_dense(labels).observe(positives, negatives).to_dense()
 
 
 def official(count: int = 50, shuffle: bool = False) -> tuple[Dataset, NDArray[np.int8], NDArray[np.int8]]:
@@ -72,14 +73,14 @@ def test_val_is_drawn_in_the_same_pass_and_test_on_its_own() -> None:
     data, labels, test = official()
     drawn = data.observe(splits=("train", "val", "test"))
     assert drawn.val is not None and drawn.test is not None and data.val is not None and data.val.origin is not None
-    assert np.array_equal(drawn.val.labels.to_dense(), papers_draw(labels, 1, 0)[data.val.origin])
-    assert np.array_equal(drawn.test.labels.to_dense(), papers_draw(test, 1, 0))
+    assert np.array_equal(drawn.val.labels.to_dense(), papers_draw(labels)[data.val.origin])
+    assert np.array_equal(drawn.test.labels.to_dense(), papers_draw(test))
     rows = np.array([3, 1, 2])
     with_origin = replace(data, test=split("test", LabelTable.from_dense(test[rows]), rows))
     drawn = with_origin.observe(splits=("test", "train"))
     assert drawn.test is not None and data.train.origin is not None
-    assert np.array_equal(drawn.test.labels.to_dense(), papers_draw(test[[1, 2, 3]], 1, 0)[[2, 0, 1]])
-    assert np.array_equal(drawn.train.labels.to_dense(), papers_draw(labels, 1, 0)[data.train.origin])
+    assert np.array_equal(drawn.test.labels.to_dense(), papers_draw(test[[1, 2, 3]])[[2, 0, 1]])
+    assert np.array_equal(drawn.train.labels.to_dense(), papers_draw(labels)[data.train.origin])
 
 
 def test_observing_keeps_the_truth_from_which_the_next_draw_is_and_revealing_undoes_it() -> None:
@@ -209,3 +210,188 @@ def test_feature_vectors_take_the_place_of_images() -> None:
     features, labels, index = next(iter(DataLoader(split, batch_size=2)))
     assert torch.equal(features, torch.from_numpy(vectors)) and labels.tolist() == [[1], [-1]]
     assert index.tolist() == [0, 1]
+
+
+def labeled(name: str, labels: ArrayLike, truth: ArrayLike | None = None) -> Split:
+    codes = np.asarray(labels, dtype=np.int8)
+    classes = [f"class {number}" for number in range(codes.shape[1])]
+    names = [f"{name}/{row}" for row in range(len(codes))]
+    images = ArrayImages(np.zeros((len(codes), 2, 2), dtype=np.uint8), names)
+    whole = None if truth is None else LabelTable.from_dense(truth, classes, names)
+    return Split(name, images, LabelTable.from_dense(codes, classes, names), whole)
+
+
+def measurable(column: Sequence[int]) -> bool:
+    """Whether both states are known and, with unknown labels, random scores reach at most 0.5 on the average."""
+    present, absent = column.count(PRESENT), column.count(ABSENT)
+    count, harmonic = present + absent, sum(1 / rank for rank in range(1, present + absent + 1))
+    if not present or not absent:
+        return False
+    chance = ((present - 1) / (count - 1) * (count - harmonic) + harmonic) / count
+    return count == len(column) or chance <= 0.5
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.sampled_from([PRESENT, ABSENT, UNKNOWN]), min_size=3, max_size=3), min_size=3, max_size=9))
+def test_counts_are_those_of_a_plain_loop(rows: list[list[int]]) -> None:
+    parts = {"train": rows[:-2], "val": rows[-2:-1], "test": rows[-1:]}
+    train, val, test = (labeled(name, part) for name, part in parts.items())
+    summary = summarize(Dataset("toy", train, val, test))
+    for name, part in parts.items():
+        counted = {state: sum(row.count(state) for row in part) for state in (PRESENT, ABSENT, UNKNOWN)}
+        found = summary.splits[name]
+        assert found.images == len(part)
+        assert (found.present, found.absent, found.unknown) == tuple(counted.values())
+        columns = list(zip(*part, strict=True))
+        assert found.measurable == sum(map(measurable, columns))
+    assert summary.whole.images == len(rows)
+    assert summary.whole.present == sum(row.count(PRESENT) for row in rows)
+    for number, found_class in enumerate(summary.classes):
+        column = [row[number] for row in rows]
+        assert found_class.present == column.count(PRESENT) and found_class.absent == column.count(ABSENT)
+        assert found_class.unknown == column.count(UNKNOWN)
+    assert summary.most_present == max(row.count(PRESENT) for row in rows)
+    bare = sum(set(row) == {UNKNOWN} for row in rows)
+    said = {finding.kind: str(finding) for finding in summary.warnings}
+    assert ("no_label" in said) == (bare > 0) and said.get("no_label", f"{bare} ").startswith(f"{bare} ")
+    json.dumps(summary.to_json())
+
+
+def test_what_looks_wrong_is_found_and_named() -> None:
+    train = [[1, -1, -1, -1]] * 12 + [[-1, 1, -1, -1]] * 3 + [[-1, -1, -1, -1]]
+    data = Dataset("toy", labeled("train", train), None, labeled("test", [[0, 0, 1, 0], [1, 1, 0, -1]]))
+    found = {finding.kind: finding for finding in summarize(data).warnings}
+    assert [row.present for row in summarize(data).rarest()] == [1, 4, 13]
+    assert found["never_present"].names == ("class 3",)
+    assert found["few_present"].names == ("class 1", "class 2")
+    assert found["not_in_train"].names == ("class 2",)
+    assert str(found["no_label"]) == "1 image with no label at all"
+    assert "all_known" not in found
+
+
+def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
+    train = labeled("train", [[1, -1, -1]] * 3)
+    test = labeled("test", [[1, 1, -1], [0, 1, 1]])
+    summary = summarize(Dataset("toy", train, None, test))
+    assert measurable_classes(test).tolist() == [True, False, False]
+    assert any("test, over 1 of 3" in each for each in summary.can)
+    assert [each.count("3 of 3") + 2 * each.count("2 of 3") for each in summary.cannot] == [1, 2]
+    assert [row.measurable for row in summary.classes] == [("test",), (), ()]
+    val = labeled("val", [[1, 1], [1, 0], [1, 0], [0, 0], [0, 0], [-1, -1]])  # by chance 0.7 and 0.46
+    summary = summarize(Dataset("toy", labeled("train", [[1, -1], [-1, 1]]), val))
+    assert summary.splits["val"].measurable == 1 and measurable_classes(val).tolist() == [False, True]
+
+
+def test_the_next_command_is_what_was_typed() -> None:
+    data = load("digits", train=20, val=5, test=5)
+    assert summarize(data).next == "labelgap train digits --out runs/first"
+    assert summarize(data, "'my t' --images x").next == "labelgap train 'my t' --images x --out runs/first"
+    nothing = summarize(Dataset("toy", labeled("train", [[0, -1]])))
+    assert nothing.next == "" and nothing.cannot[0].startswith("train")
+    by_hand = Dataset("toy", labeled("train", [[1]]))
+    assert summarize(by_hand).next == "labelgap.fit(data, out='runs/first')"
+
+
+def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_measured() -> None:
+    images = ArrayImages(np.zeros((2, 4, 4), np.uint8))
+    train = Split("train", images, LabelTable.from_dense([[1, 1, 1], [-1, -1, 1]]))
+    val = Split("val", images, LabelTable.from_dense([[1, 1, 1], [0, -1, -1]]))
+    can, cannot = describe_capabilities(Dataset("few", train, val))
+    assert any(each.startswith("choose thresholds") for each in can)
+    assert any(each.startswith("choose epochs") for each in cannot)
+
+
+def test_a_table_without_a_gap_is_no_fault() -> None:
+    complete, partial = (summarize(Dataset("toy", labeled("train", rows))) for rows in ([[1, 0]], [[1, -1]]))
+    assert complete.note and not partial.note
+    assert not any("every label" in str(warning) for warning in complete.warnings)
+
+
+IMAGES = tuple(f"{number}.png" for number in range(8))
+CODES = np.array([[1, 0, -1], [0, 1, -1], [-1, -1, 1], [1, 1, 1], [0, 0, 0], [1, -1, 0], [-1, 1, 0], [0, -1, 1]])
+VECTORS = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
+
+
+def data_of(
+    codes: np.ndarray = CODES, vectors: np.ndarray = VECTORS, names: tuple[str, ...] = IMAGES, **other: Any
+) -> Dataset:
+    table = LabelTable.from_dense(codes, other.get("classes", ("cat", "dog", "owl")), names)
+    border = other.get("border", 5)
+    rows = {"train": np.arange(border), "test": np.arange(border, len(names))}
+    train, test = (Split(name, FeatureVectors(vectors[each]), table.select(each)) for name, each in rows.items())
+    return Dataset("x", train, None, test)
+
+
+def changes(after: Dataset, before: Dataset | None = None) -> DataChanges:
+    return DataIdentity.of(before or data_of()).changes(DataIdentity.of(after))
+
+
+def test_the_same_data_have_not_changed() -> None:
+    assert not changes(data_of())
+    assert str(changes(data_of())) == "no change"
+    identity = DataIdentity.of(data_of())
+    stored = DataIdentity.from_table(identity.to_table())
+    assert dict(zip(identity.to_table().schema.names, identity.to_table().schema.types, strict=True)) == dict(COLUMNS)
+    assert not stored.changes(identity) and not identity.changes(stored)
+    assert {stored.images[row] for row in stored.trained_rows()} == {*IMAGES[:5]}
+
+
+def test_what_was_trained_on_before_a_change_stays_known() -> None:
+    before, moved = DataIdentity.of(data_of()), DataIdentity.of(data_of(border=3))
+    kept = DataIdentity.from_table(moved.after(before).to_table())
+    assert kept.changed and not before.changed
+    assert {kept.images[row] for row in kept.trained_rows()} == {*IMAGES[:5]}
+    assert not kept.changes(moved), "what is no longer in train is no image of the data"
+    assert len(kept.keys()) == 10
+
+
+def test_each_kind_of_change_is_counted() -> None:
+    fewer = data_of(CODES[:7], VECTORS[:7], IMAGES[:7])
+    assert changes(fewer) == DataChanges(removed=1)
+    assert changes(data_of(), fewer) == DataChanges(added=1)
+    assert changes(data_of(border=4)) == DataChanges(moved=1)
+    relabeled = CODES.copy()
+    relabeled[0, 2] = 1
+    assert changes(data_of(relabeled)) == DataChanges(relabeled=1)
+    assert changes(data_of(vectors=VECTORS[::-1])) == DataChanges(replaced=8)
+    back = data_of(CODES[::-1], VECTORS[::-1], IMAGES[::-1], border=3)
+    assert changes(back) == DataChanges(moved=8, reordered=True)
+    assert str(changes(fewer)) == "1 image removed"
+    exchanged = data_of(classes=("dog", "cat", "owl"))
+    assert changes(exchanged).relabeled == 5  # of the others the two labels are equal
+    assert not changes(data_of(CODES[:, ::-1], classes=("owl", "dog", "cat"))), "reordered columns"
+
+
+def test_hidden_labels_are_part_of_the_identity() -> None:
+    full = data_of(np.abs(CODES))
+    hidden = full.observe(positives=1, negatives=0, seed=1)
+    other = full.observe(positives=1, negatives=0, seed=2)
+    assert changes(other, hidden).relabeled > 0
+    train = replace(hidden.train, truth=None)
+    assert changes(replace(hidden, train=train), hidden).relabeled == 5
+
+
+def test_pixels_and_files_are_known_again(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 6), dtype=np.uint8)
+    table = LabelTable.from_dense(CODES, images=IMAGES)
+    before = Dataset("x", Split("train", ArrayImages(pixels), table))
+    pixels = pixels.copy()
+    pixels[3] += 1
+    assert changes(Dataset("x", Split("train", ArrayImages(pixels), table)), before) == DataChanges(replaced=1)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    (tmp_path / "tags.csv").write_text("image,split,cat\n" + "".join(f"{n}.png,train,{n % 2}\n" for n in range(8)))
+    identity = DataIdentity.of(load_csv(tmp_path / "tags.csv"))
+    Image.fromarray(np.zeros((40, 40), np.uint8)).save(tmp_path / "2.png")
+    assert identity.changes(DataIdentity.of(load_csv(tmp_path / "tags.csv"))) == DataChanges(replaced=1)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_names_that_repeat_in_two_splits_are_told_apart(count: int) -> None:
+    table = LabelTable.from_dense(CODES[:4], images=IMAGES[:4])
+    splits = [Split(name, FeatureVectors(VECTORS[:4]), table) for name in ("train", "test")]
+    before = Dataset("x", splits[0], None, splits[1])
+    codes = CODES[:4].copy()
+    codes[:count] = -1
+    test = replace(splits[1], labels=LabelTable.from_dense(codes, images=IMAGES[:4]))
+    assert changes(replace(before, test=test), before) == DataChanges(relabeled=count)

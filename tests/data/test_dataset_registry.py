@@ -1,4 +1,4 @@
-"""Finding data by name or by path; data sets from outside, registered by a call or by an installed package."""
+"""Finding data by name, path or recipe; data sets from outside; and a recipe can do nothing but name data."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from pydantic import BaseModel, ConfigDict, ValidationError
 from tests.cli.conftest import call
 
 from labelgap.core.errors import InputError, UnknownNameError
@@ -27,6 +28,7 @@ from labelgap.data import (
 )
 from labelgap.data import registry as registry_module
 from labelgap.data.opening import load_moved, load_stored
+from labelgap.data.readers.recipe import Recipe, StoredRecipe
 
 OTHERS = ["spml", "chexpert", "arff", "openimages", "huggingface", "shards", "folder"]
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
@@ -92,15 +94,6 @@ def test_what_cannot_be_opened_is_answered_with_what_to_do(table: Path, text: st
     if named == "Copy it":
         with pytest.raises(InputError, match=named):
             load("csv", text.removeprefix("csv="))
-
-
-def test_an_unknown_option_and_a_missing_path_are_answered(table: Path) -> None:
-    with pytest.raises(UnknownNameError, match="'zeros'"):
-        load("csv", table, zeroes="unknown")
-    with pytest.raises(UnknownNameError, match="seed, test, train, val"):
-        load("digits", images="photos")
-    with pytest.raises(InputError, match="csv=PATH"):
-        load("csv")
 
 
 def test_options_are_kept_as_a_run_writes_them(table: Path) -> None:
@@ -232,15 +225,6 @@ def test_a_recipe_opens_it_again_where_it_is_registered_and_says_what_is_missing
     assert data.recipe == recipe and data.train.labels.complete
 
 
-def test_options_of_a_data_set_from_outside_are_plain_values() -> None:
-    def nested(settings: dict[str, Any]) -> Dataset:
-        return load("digits", **settings["sizes"])
-
-    register_dataset("nested", nested)
-    data = load("nested", settings={"sizes": {"train": 5, "val": 0, "test": 0}})
-    assert len(load_from_recipe(data.recipe).train) == 5
-
-
 def test_installed_packages_add_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = {"few": few_digits, "csv": few_digits}
     monkeypatch.setattr(
@@ -249,3 +233,118 @@ def test_installed_packages_add_data_sets(monkeypatch: pytest.MonkeyPatch) -> No
     registry_module._load_plugins.cache_clear()
     assert "few" in dataset_names() and len(load("few").train) == 6
     assert describe_datasets()[1].name == "csv" and describe_datasets()[1].path_to, "a plug-in replaces nothing"
+
+
+FILES = (
+    RequiredFile("lists/names.txt", "names", lines=3),
+    RequiredFile("lists/*_train.txt", count=2),
+    RequiredFile("photos/*.jpg", others=("images/*.jpg",)),
+    RequiredFile("extra.txt", optional=True, check=lambda file: None if file.read_text() == "v1" else "not v1"),
+)
+
+
+def test_all_problems_of_a_folder_are_found_at_once(tmp_path: Path) -> None:
+    layout = DatasetLayout(files=FILES, find=lambda path: path / "root" if (path / "root").is_dir() else None)
+    assert layout.problems(tmp_path)[2] == "photos/*.jpg is missing (or images/*.jpg)"
+    assert len(layout.problems(tmp_path)) == 3
+    (tmp_path / "root" / "lists").mkdir(parents=True)
+    (tmp_path / "root" / "images").mkdir()
+    wrong = {"lists/names.txt": "a\n\nb\n", "lists/a_train.txt": "", "images/1.jpg": "", "extra.txt": "v2"}
+    for name, text in wrong.items():
+        (tmp_path / "root" / name).write_text(text)
+    assert layout.problems(tmp_path) == [
+        "lists/names.txt: 2 lines, the published version has 3",
+        "lists/*_train.txt: 1 file, the published version has 2",
+        "extra.txt: not v1",
+    ]
+    for name, text in {"lists/names.txt": "a\nb\nc", "lists/b_train.txt": "", "extra.txt": "v1"}.items():
+        (tmp_path / "root" / name).write_text(text)
+    assert layout.problems(tmp_path) == [] == DatasetLayout(files=FILES).problems(tmp_path)
+
+
+OBSERVE = {"positives": 1, "negatives": "all", "seed": 1200, "splits": ["train"]}
+RECIPE: dict[str, Any] = {"name": "digits", "path": None, "options": {"train": 6, "val": 0, "test": 0}, "steps": []}
+
+
+def test_what_a_data_set_writes_is_accepted_and_gives_the_same_labels() -> None:
+    data = load("digits", train=6, val=2, test=0).observe(2, "all", 7, ["train", "val"]).reveal(["val"])
+    data = data.observe().observe("small-overlooked", share=0.5, side=20, seed=3, splits=["val"]).observe("annotators")
+    again = load_from_recipe(data.recipe)
+    assert again.recipe == data.recipe
+    assert [split.labels for split in again.splits] == [split.labels for split in data.splits]
+    assert Recipe.checked(data.recipe).model_dump(exclude_unset=True) == data.recipe
+    recipe = {**RECIPE, "name": "csv", "path": "a.csv", "options": {"images": "photos", "aliases": None, "seed": 1}}
+    assert Recipe.checked(recipe).paths == ("a.csv", "photos")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"train": {}}],
+        [{"__init__": {"name": "x"}}],
+        [{"train.labels.to_csv": {"path": "x"}}],
+        [{"_with_splits": {"changed": [], "shown": [], "step": {}}}],
+        [{}],
+        [{"observe": OBSERVE, "reveal": {"splits": ["train"]}}],
+        [{"observe": {**OBSERVE, "self": None}}],
+        [{"observe": {**OBSERVE, "seed": -1}}],
+        [{"observe": {**OBSERVE, "positives": 1.5}}],
+        [{"observe": {**OBSERVE, "share": 0.5}}],
+        [{"observe": {**OBSERVE, "positives": "os.system"}}],
+        [{"observe": {**OBSERVE, "positives": "salient", "share": 0.5}}],
+        [{"observe": {**OBSERVE, "positives": "random", "share": "0.5"}}],
+        [{"observe": {**OBSERVE, "positives": "annotators", "annotators": 10**30}}],
+        [{"observe": {**OBSERVE, "splits": ["__class__"]}}],
+        [{"reveal": {"splits": ["train"]}}] * 65,
+        [["observe", OBSERVE]],
+        {"observe": OBSERVE},
+        None,
+    ],
+)
+def test_steps_other_than_observe_and_reveal_are_refused(steps: Any) -> None:
+    with pytest.raises(InputError, match="steps"):
+        load_from_recipe({**RECIPE, "steps": steps})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "numbers"}, "'numbers'"),
+        ({"name": "os:system"}, "name: "),
+        ({"name": "csv", "path": "https://example.org/a.csv"}, "path: https://example.org/a.csv"),
+        ({"name": "csv", "path": "a\0.csv"}, "NUL"),
+        ({"name": "csv", "path": ["a.csv"]}, "path: "),
+        ({"name": "csv", "path": "a.csv", "options": {"images": "s3://x/y"}}, "options: s3://x/y"),
+        ({"name": "csv", "path": "a.csv", "options": {"classes": "dog"}}, "csv option classes='dog'"),
+        ({"name": "csv", "path": "a.csv", "options": {"rename": {"a": 1}}}, "csv option rename="),
+        ({"name": "csv", "path": "a.csv", "options": {"seed": True}}, "csv option seed=True"),
+        ({"options": {"trian": 6}}, "'trian'"),
+        ({"options": {"train": float("nan")}}, "options: nan"),
+        ({"options": {"train": 10**40}}, "options: "),
+        ({"options": {"train": 10**9}}, "digits: train=1000000000 "),
+        ({"options": {"train": [[[[[1]]]]]}}, "4 levels"),
+        ({"options": {"train": object()}}, "options.train"),
+        ({"options": {"path": "a.csv"}}, "'path'"),
+        ({"options": {"train=6, val": 0}}, "should match"),
+        ({"options": []}, "options: "),
+        ({"loader": "__import__('os')"}, "loader: "),
+        ({"eval": "1"}, "eval: "),
+    ],
+)
+def test_a_recipe_names_registered_data_local_paths_and_plain_options(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_from_recipe({**RECIPE, **changed})
+    assert said in str(caught.value)
+
+
+def test_a_stored_model_keeps_a_valid_recipe_as_it_is_and_refuses_others() -> None:
+    class Stored(BaseModel):
+        model_config = ConfigDict(strict=True)
+        data: StoredRecipe
+
+    recipe = {**RECIPE, "steps": [{"observe": OBSERVE}]}
+    assert Stored(data=copy.deepcopy(recipe)).data == recipe
+    assert Stored(data={}).data == {}, "data that were made by hand"
+    for wrong in ({**RECIPE, "steps": [{"eval": {}}]}, {"name": "digits"}):
+        with pytest.raises(ValidationError, match="steps"):
+            Stored(data=wrong)

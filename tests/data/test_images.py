@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import struct
 import zlib
 from pathlib import Path
@@ -9,12 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
-from labelgap.data.images import ArrayImages, FileImages, ImageSource, to_channels
+from labelgap.data import Split
+from labelgap.data.images import ArrayImages, FileImages, to_channels
+from labelgap.data.in_memory import InMemoryImages, as_image_source
 from labelgap.data.transforms import resize
+from labelgap.labels import LabelTable
 
 
 def ramp(height: int = 6, width: int = 10) -> NDArray[np.uint8]:
@@ -70,13 +74,6 @@ def test_the_fingerprint_of_files_follows_path_size_and_time(tmp_path: Path) -> 
     (tmp_path / "b.png").unlink()
     with pytest.raises(InputError, match=r"b\.png does not exist"):
         images.fingerprint()
-
-
-def test_sources_survive_pickling(tmp_path: Path) -> None:
-    Image.fromarray(ramp()).save(tmp_path / "a.png")
-    for images in (FileImages(tmp_path, ["a.png"]), ArrayImages(ramp()[None])):
-        back: ImageSource = pickle.loads(pickle.dumps(images))
-        assert np.array_equal(back[0], ramp()) and back.names == images.names
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
@@ -156,14 +153,7 @@ def png(width: int, height: int, depth: int, color: int, lines: list[bytes]) -> 
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
-def test_files_that_are_no_whole_image_are_named(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
-    for suffix in ("png", "jpg", "webp", "gif", "tif", "bmp"):
-        Image.fromarray(noise).save(tmp_path / f"whole.{suffix}")
-        data = (tmp_path / f"whole.{suffix}").read_bytes()
-        (tmp_path / f"cut.{suffix}").write_bytes(data[: len(data) // 2])
-        with pytest.raises(InputError, match=rf"cut\.{suffix} "):
-            read(tmp_path, f"cut.{suffix}")
+def test_files_that_are_no_images_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "text.jpg").write_text("not an image")
     (tmp_path / "folder.jpg").mkdir()
@@ -202,3 +192,68 @@ def test_a_large_jpeg_may_be_decoded_smaller(tmp_path: Path) -> None:
 def test_gray_is_weighed_as_pillow_does() -> None:
     colors = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     assert np.array_equal(to_channels(colors, 1)[..., 0], np.asarray(Image.fromarray(colors).convert("L")))
+
+
+def test_every_form_of_images_gives_the_same_scores(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 50, 70, 3), dtype=np.uint8)
+    expected = run.predict(ArrayImages(pixels), device="cpu")
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    first = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    table = LabelTable.from_dense(np.full((3, 3), -1), CLASSES)
+    ways: dict[str, Any] = {
+        "paths": files,
+        "texts": [str(file) for file in files],
+        "Pillow images": [Image.open(file) for file in files],
+        "an array": pixels,
+        "arrays": list(pixels),
+        "floats": pixels / 255,
+        "a tensor": first,
+        "tensors": tuple(first),
+        "a tensor of floats": first.float() / 255,
+        "halves": (first.double() / 255),
+        "a mixture": [pixels[0], first[1], Image.fromarray(pixels[2])],
+        "a split": Split("test", ArrayImages(pixels), table),
+        "a source": InMemoryImages(list(pixels)),
+    }
+    for name, way in ways.items():
+        np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6, err_msg=name)
+    ones = [files[1], str(files[1]), Image.open(files[1]), pixels[1], first[1], first[1] / 255]
+    for one in ones:
+        np.testing.assert_allclose(run.predict(one, device="cpu"), expected[1:2], atol=1e-6)
+    gray = pixels[..., 0]
+    expected = run.predict(ArrayImages(gray), device="cpu")
+    for way in (gray, gray[..., None], torch.from_numpy(gray)[:, None], [Image.fromarray(each) for each in gray]):
+        np.testing.assert_allclose(run.predict(way, device="cpu"), expected, atol=1e-6)
+    np.testing.assert_allclose(run.predict(gray[0], device="cpu"), expected[:1], atol=1e-6)
+    source = InMemoryImages(list(pixels))
+    chosen = source.select([2, 0])
+    assert chosen.names == ("2", "0") and np.array_equal(chosen[0], pixels[2])
+    assert source.fingerprint() != chosen.fingerprint() == InMemoryImages([pixels[2], pixels[0]]).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (7, "not int"),
+        (b"bytes", "not bytes"),
+        ([1, 2], "item 0 is a int"),
+        (["a.jpg", np.zeros((4, 4), np.uint8)], "item 0 is a str"),
+        (np.zeros((4, 4, 3), np.int64), "an array of int64"),
+        (np.full((4, 4, 3), 200.0), "200 to 200"),
+        (torch.full((3, 4, 4), -1.0), "from -1 to -1"),
+        (torch.full((3, 4, 4), float("nan")), "from nan"),
+        (torch.zeros(4, 4, 3), r"a tensor of shape \(4, 4, 3\)"),
+        (torch.zeros(3, 4, 4, dtype=torch.int32), "a tensor of int32"),
+        (np.zeros((2, 4, 4, 5), np.uint8), r"image 0 is an array of shape \(4, 4, 5\)"),
+        (np.zeros((0, 4, 3), np.uint8), "shape"),
+        (np.zeros(4, np.uint8), "shape"),
+        (np.zeros((1, 2, 3, 4, 5), np.uint8), "shape"),
+        (None, "not NoneType"),
+    ],
+)
+def test_what_is_no_image_is_rejected_with_a_reason(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        as_image_source(given)

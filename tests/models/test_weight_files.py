@@ -8,13 +8,13 @@ import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.mutations import Calls
 from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
@@ -186,17 +186,6 @@ def test_what_is_no_file_of_weights_is_refused_and_never_run(tmp_path: Path, mon
     with pytest.raises(InputError) as refused:
         create_backbone("small-cnn", weights="names.pth")
     assert len(str(refused.value)) < 500 and "\x1b" not in str(refused.value)
-
-
-@dataclass
-class Calls:
-    """What a pickle calls when it is read."""
-
-    function: Callable[..., object]
-    arguments: tuple[Any, ...] = ()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (self.function, self.arguments)
 
 
 @pytest.mark.filterwarnings("ignore:.*(nested|quantize|Sparse|_fake_quant).*")

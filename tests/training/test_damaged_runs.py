@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.audit.small_runs import arrays
 from tests.mutations import mutations
-from tests.training.test_fit_objects import Tiny
+from tests.training.test_fit import Tiny
 from torch import Tensor
 
 import labelgap as lg

@@ -191,15 +191,6 @@ def test_a_mixed_table_takes_each_photo_for_what_it_is(place: Path, tmp_path: Pa
     assert (measured["trained_images"], measured["out_of_fold_images"]) == (0, 3)
 
 
-def test_without_out_of_fold_scores_renamed_photos_are_counted_as_trained_on(place: Path, tmp_path: Path) -> None:
-    shutil.copytree(place / "run", tmp_path / "run")
-    for name in ("predictions.parquet", "manifest.json"):
-        (tmp_path / "run" / name).unlink()
-    data = album(tmp_path, [f"photos/{name}" for name in NAMES], place)
-    measured = lg.open_run(tmp_path / "run").evaluate(data, device="cpu", resamples=0)
-    assert (measured["trained_images"], measured["out_of_fold_images"]) == (COUNT, 0)
-
-
 def test_without_digests_names_are_compared(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
     data, renamed = (album(tmp_path / str(n), names, at) for n, (names, at) in enumerate(ways(place)))
@@ -214,15 +205,6 @@ def test_without_digests_names_are_compared(place: Path, tmp_path: Path, monkeyp
 def ways(place: Path) -> list[tuple[list[str], Path]]:
     """The photos under their own names, and from the folder above."""
     return [(NAMES, place / "photos"), ([f"photos/{name}" for name in NAMES], place)]
-
-
-def test_digests_outlast_a_change_of_the_data(place: Path, tmp_path: Path) -> None:
-    before = read_data_identity(place / "run")
-    assert before is not None and len(set(before.digests)) == COUNT
-    data = album(tmp_path, NAMES[:4], place / "photos", range(4))
-    write_data_identity(tmp_path, DataIdentity.of(data).after(before), data)
-    renamed = album(tmp_path, [f"photos/{name}" for name in NAMES], place)
-    assert find_training_images(tmp_path, renamed) == NAMES
 
 
 @pytest.mark.parametrize("protocol", ["linear", "end-to-end"])

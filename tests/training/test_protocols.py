@@ -1,8 +1,9 @@
-"""The protocols and their settings in real, small trainings."""
+"""The protocols, heads and their settings in real, small trainings, and what they leave of a run."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,12 +16,14 @@ from safetensors.torch import load_file, save_file
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
+from labelgap.inference.export import export_onnx
 from labelgap.models import create_backbone
 from labelgap.training import features
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.features import extract_features
 from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer
 from labelgap.training.loop.network_trainer import NetworkTrainer
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.selection import EpochScore, Selection
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 8}
@@ -176,3 +179,76 @@ def test_bf16_gives_nearly_the_same_training(tmp_path: Path) -> None:
     assert rough.history[0]["loss"] == pytest.approx(exact.history[0]["loss"], rel=0.02)
     scores = rough.predict(digits.test.images, device="cpu")  # type: ignore[union-attr]
     assert len(np.unique(scores)) > 0.9 * scores.size, "logits are not rounded to bf16, which would tie ranks"
+
+
+SMALL: dict[str, Any] = {**QUICK, "size": 32}
+
+
+@pytest.fixture(scope="module")
+def run(digits: Dataset, tmp_path_factory: pytest.TempPathFactory) -> lg.Run:
+    settings: dict[str, Any] = {"head": "attention", "average_sizes": "32,48", "average_flips": True, "epochs": 2}
+    out = tmp_path_factory.mktemp("attention") / "a"
+    return lg.fit(digits, "an", protocol="linear-init", linear_epochs=2, out=out, **settings, **SMALL)
+
+
+def test_a_run_is_measured_at_all_its_sizes_and_at_one(run: lg.Run, digits: Dataset) -> None:
+    measured = run.metrics["test"]
+    again = lg.open_run(run.path)
+    assert (again.config.head, again.config.average_sizes) == ("attention", [32, 48])
+    how: dict[str, Any] = {"device": "cpu", "resamples": 0}
+    several, one = again.evaluate(digits, **how), again.evaluate(digits, average_sizes=[], **how)
+    assert [several["map"], one["map"]] == pytest.approx([measured["map"], measured["map_one_size"]])
+    assert (several["average_sizes"], one["average_sizes"]) == ([32, 48], [])
+    assert digits.test is not None
+    mean = [again.logits(digits.test.images, device="cpu", average_sizes=[size]) for size in (32, 48)]
+    logits = again.logits(digits.test.images, device="cpu")
+    np.testing.assert_allclose(logits, np.mean(mean, axis=0), atol=1e-5)
+    assert again.model.average_sizes == (32, 48)
+
+
+def test_epochs_are_compared_at_one_size(run: lg.Run, digits: Dataset) -> None:
+    best = max(run.history, key=lambda record: record["score"])
+    assert best["epoch"] == run.metrics["best_epoch"]
+    assert best["score"] == pytest.approx(run.metrics["val"]["map_one_size"])
+
+
+def test_the_exported_network_averages_too(run: lg.Run, digits: Dataset, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    export_onnx(run, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 1, 32, 32), dtype=np.uint8)
+    scores = session.run(["scores"], {"images": pixels})[0]
+    np.testing.assert_allclose(scores, run.predict([np.squeeze(each) for each in pixels], device="cpu"), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("request_", "head", "epochs"),
+    [
+        ({"backbone": "efficientnet-lite0", "protocol": "linear-init"}, "attention", 12),
+        ({"backbone": "efficientnet-lite0", "protocol": "linear-init", "head": "linear"}, "linear", 20),
+        ({"backbone": "small-cnn", "protocol": "end-to-end"}, "linear", 10),
+        ({"protocol": "linear", "preset": "cole2021"}, "linear", 25),
+        ({"backbone": "efficientnet-lite0", "preset": "kim2022"}, "linear", 10),
+    ],
+)
+def test_what_is_the_default(digits: Dataset, request_: dict[str, Any], head: str, epochs: int) -> None:
+    plan = plan_training(digits, TrainingRequest(method="an", **request_))
+    assert (plan.config.head, plan.config.epochs) == (head, epochs)
+    if head == "attention":  # a run that was started by an earlier version goes on with its own head
+        stored = plan.config.model_copy(update={"head": "linear"})
+        assert plan_training(digits, TrainingRequest(method="an", **request_), stored=stored).config.head == "linear"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"head": "attention", "protocol": "linear"},
+        {"protocol": "linear", "training": {"average_sizes": [32]}},
+        {"protocol": "end-to-end", "training": {"attention_weight": 0.1}},
+        {"protocol": "end-to-end", "training": {"average_sizes": "32,many"}},
+        {"protocol": "end-to-end", "training": {"average_sizes": [8]}},
+    ],
+)
+def test_what_does_not_fit_together_is_refused(digits: Dataset, given: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        plan_training(digits, replace(TrainingRequest(method="an", backbone="small-cnn"), **given))

@@ -113,33 +113,32 @@ def test_the_command_of_a_run_on_digits_repeats_it(wishes: dict[str, Any], digit
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "draw", "written"),
     [
-        {},
-        {"zeros": "unknown", "duplicates": "off", "on_bad_image": "skip", "allow_leaks": True, "delimiter": ","},
-        {"classes": ["green", "red"], "encoding": "utf-8", "ignore_columns": ["width"]},
-        {"rename": {"red": "dark red", "green": "a=b"}, "unlisted": "unknown"},
+        ({}, {"positives": 1}, "1,negatives=all"),
+        ({"zeros": "unknown", "duplicates": "off", "on_bad_image": "skip"}, {"positives": 1}, "1,negatives=all"),
+        (
+            {"allow_leaks": True, "delimiter": ","},
+            {"positives": "labels", "share": 0.3},
+            "labels,negatives=all,share=0.3",
+        ),
+        (
+            {"classes": ["green", "red"], "encoding": "utf-8"},
+            {"positives": "rare-overlooked"},
+            "rare-overlooked,negatives=all,share=0.5",
+        ),
+        ({"rename": {"red": "dark red", "green": "a=b"}, "unlisted": "unknown"}, {"positives": 1}, "1,negatives=all"),
     ],
 )
-def test_the_command_of_a_run_on_a_csv_repeats_it(options: dict[str, Any], photos: Path, parsed: Parse) -> None:
-    data = lg.load("csv", "my tags.csv", images="my photos", **{"ignore_columns": ["width"], **options})
-    draw: dict[str, Any] = {"positives": "rare-overlooked"} if "classes" in options else {"positives": 1}
+def test_the_command_of_a_run_on_a_csv_repeats_it(
+    options: dict[str, Any], draw: dict[str, Any], written: str, photos: Path, parsed: Parse
+) -> None:
+    data = lg.load("csv", "my tags.csv", images="my photos", ignore_columns=["width"], **options)
     config = decided(data.observe(**draw, negatives="all", seed=3), method="an", epochs=2)
     command = train_command(config)
     assert command is not None and "'csv=my tags.csv' --images 'my photos'" in command
-    share = ",share=0.5" if "classes" in options else ""
-    assert f"--observe positives={draw['positives']},negatives=all{share} --label-seed 3" in command
+    assert f"--observe positives={written} --label-seed 3" in command
     assert same(parsed(command), config)
-
-
-def test_a_share_of_all_labels_is_in_the_configuration_and_in_the_command(photos: Path, parsed: Parse) -> None:
-    data = lg.load("csv", "my tags.csv", images="my photos", ignore_columns=["width"])
-    drawn = data.observe("labels", share=0.3, seed=5)
-    config = decided(drawn, method="an", epochs=2)
-    command = train_command(config)
-    assert command is not None and "--observe positives=labels,negatives=all,share=0.3 --label-seed 5" in command
-    assert same(parsed(command), config)
-    assert drawn.train.labels == data.train.labels.drop(0.7, seed=5) and drawn.train.truth == data.train.labels
 
 
 def test_the_command_of_a_run_gives_the_same_run(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,6 @@ def test_the_only_file_of_a_near_name_is_taken_on_request(folder: Path) -> None:
 
 
 def test_blanks_at_the_end_of_cells_are_removed_and_told(folder: Path) -> None:
-    fixed = fix('image,cat ,dog\n0.jpg ,1,0\n1.jpg,"1 ",0\n2.jpg, 1,0\n3.jpg,0,1\n')
-    assert clean() == "image,cat,dog\n0.jpg,1,0\n1.jpg,1,0\n2.jpg, 1,0\n3.jpg,0,1\n"
+    fixed = fix('image,cat ,dog\n00.jpg ,1,0\n01.jpg,"1 ",0\n02.jpg, 1,0\n03.jpg,0,1\n')
+    assert clean() == "image,cat,dog\n00.jpg,1,0\n01.jpg,1,0\n02.jpg, 1,0\n03.jpg,0,1\n"
     assert lines(fixed, "blanks") == [1, 2, 3] and len(fixed.changes) == 3

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.data.readers.official.published_files import cub, nuswide
 from tests.data.readers.official.test_load_coco import change, coco
+from tests.data.readers.official.test_load_cub_nuswide import cub, nuswide
 from tests.data.readers.official.test_load_voc import devkit
 from tests.data.readers.refused import places, refused
 from tests.data.readers.test_load_features import arrays, stored

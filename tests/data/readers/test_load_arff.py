@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.data.readers.refused import places, refused
+from tests.data.readers.refused import places
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
@@ -82,24 +82,6 @@ def test_meka_counts_the_labels_in_the_relation(tmp_path: Path, count: str, clas
     assert data.train.labels.to_dense()[0].tolist() == ([1, 0, 1] if count == "3" else [0, 1])
     (tmp_path / "Music.xml").write_text('<labels><label name="a"/></labels>')
     assert load(path).classes == ("a",)
-
-
-def test_sparse_and_dense_are_the_same_table_at_random(tmp_path: Path) -> None:
-    random, path = np.random.default_rng(3), tmp_path / "x.arff"
-    values = np.where(random.random((40, 12)) < 0.3, random.integers(1, 9, (40, 12)), 0)
-    codes = random.integers(0, 2, (40, 4))
-    names = "".join(f"@attribute f{n} numeric\n" for n in range(12))
-    names += "".join(f"@attribute y{n} {kind}\n" for n, kind in enumerate(("{0,1}", "{0,1}", "{1,0}", "numeric")))
-    table = np.concatenate([values, codes], axis=1).tolist()
-    dense = "".join(",".join(map(str, row)) + "\n" for row in table)
-    cells = [", ".join(f"{n} {cell}" for n, cell in enumerate(row) if cell or n == 14) for row in table]
-    for rows in (dense, "".join(f"{{{each}}}\n" for each in cells)):
-        path.write_text(f"@relation 'x: -C -4'\n{names}@data\n{rows}")
-        train = load("arff", path).train
-        assert isinstance(train.images, FeatureVectors) and (train.images.vectors == values).all()
-        assert (train.labels.to_dense() == codes).all()
-    path.write_text(path.read_text().replace("15 1}", "15 2}", 1))
-    assert len(refused("arff", path)) == 1, "a label is 0 or 1"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import torch
 from benchmarks.openimages_folder import write_folder
 from sklearn.metrics import average_precision_score
 from tests.cli.conftest import call
-from tests.data.readers.official.published_files import nuswide
+from tests.data.readers.official.test_load_cub_nuswide import nuswide
 from tests.data.readers.official.test_load_voc import devkit
 from tests.killing import start_forked, wait_forked
 from tests.studies.compare.small_features import arrays

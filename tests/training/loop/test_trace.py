@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +64,11 @@ def record(trace: Trace, folder: Path, epochs: range) -> None:
         trace.write(folder)
 
 
-def recorded(folder: Path) -> list[float]:
-    """The logit of every epoch, which is its number."""
-    return [float(values.mean()) for values in read_trace(folder)["logit"]]
-
-
-def resumed(folder: Path, epochs: int) -> Trace:
-    trace = Trace(TABLE, TRUTH, "all", 0)
-    trace.restore(folder, epochs)
-    return trace
-
-
 def test_the_merged_file_is_what_numpy_would_have_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
     arrays = read_trace(tmp_path)
+    with pytest.raises(RunError, match=r"traces\.parts"):
+        Trace(TABLE, TRUTH, "all", 0).restore(tmp_path, 4)
     with monkeypatch.context() as patch:
         patch.setattr(np, "stack", None)  # only one epoch is in memory
         merge_trace(tmp_path)
@@ -92,41 +81,3 @@ def test_the_merged_file_is_what_numpy_would_have_written(tmp_path: Path, monkey
         **dict.fromkeys(("loss", "logit", "modified"), (3, 300)),
     }
     merge_trace(tmp_path)
-
-
-@pytest.mark.parametrize("merged", [False, True])
-def test_a_resumed_trace_ends_with_the_same_bytes(tmp_path: Path, merged: bool) -> None:
-    """A run that was interrupted has a merged file of its epochs already."""
-    for name in ("whole", "broken"):
-        (tmp_path / name).mkdir()
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path / "whole", range(1, 6))
-    merge_trace(tmp_path / "whole")
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path / "broken", range(1, 4))
-    if merged:
-        merge_trace(tmp_path / "broken")
-    trace = resumed(tmp_path / "broken", 2)
-    assert recorded(tmp_path / "broken") == [1, 2], "an epoch after the checkpoint does not count"
-    record(trace, tmp_path / "broken", range(3, 6))
-    assert recorded(tmp_path / "broken") == [1, 2, 3, 4, 5]
-    merge_trace(tmp_path / "broken")
-    assert (tmp_path / "broken" / "traces.npz").read_bytes() == (tmp_path / "whole" / "traces.npz").read_bytes()
-
-
-def test_a_kill_while_the_parts_are_removed_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
-    merge_trace(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda path, **_: (path / "000002.npz").unlink())
-        remove_trace_parts(tmp_path)
-    assert recorded(tmp_path) == [1, 2, 3]
-    remove_trace_parts(tmp_path)
-    assert recorded(tmp_path) == [1, 2, 3] and not (tmp_path / "traces.parts").exists()
-
-
-@pytest.mark.parametrize("length", [0, 700, None])
-def test_a_part_cut_short_or_gone_is_found_before_training_continues(tmp_path: Path, length: int | None) -> None:
-    record(Trace(TABLE, TRUTH, "all", 0), tmp_path, range(1, 4))
-    part = tmp_path / "traces.parts" / "000002.npz"
-    part.unlink() if length is None else os.truncate(part, length)
-    with pytest.raises(RunError, match=r"traces\.parts"):
-        resumed(tmp_path, 3)
