@@ -85,8 +85,8 @@ def pointing_game(
     """Return how often the maximum of a class's activation map falls inside a box of the class (Kim et al. 2022).
 
     Every class that is present in an image is tested there, in all images as in the paper: against its boxes without
-    those of difficult objects and crowds, which count only where a present class has no other. The maps have no bias, are
-    enlarged to the network's input by bilinear interpolation, and are mapped back to the image; of equal maxima the
+    those of difficult objects and crowds, which count only where a present class has no other. The maps have no bias,
+    are enlarged to the network's input by bilinear interpolation, and are mapped back to the image; of equal maxima the
     first one counts, from the top left. Edges are inside of a box.
 
     Args:
