@@ -30,8 +30,8 @@ def report(
     from labelgap.reporting.report import open_result
 
     opened = open_result(run)
-    about = {"images": not no_images, "figures": figures, "label_changes": label_changes or ()}
-    page = lg.write_report(opened, data=_load_data(opened, run_data), **about)
+    data, shown = _load_data(opened, run_data), label_changes or ()
+    page = lg.write_report(opened, data=data, images=not no_images, figures=figures, label_changes=shown)
     print_fields(("report", page), ("figures", figures))
     if isinstance(opened, lg.Run):
         _print_decisions(run)

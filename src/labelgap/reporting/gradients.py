@@ -245,7 +245,7 @@ def gradients_section(run: Run, page: Page) -> Markup:
         return Markup("")
     context = example_context(epoch=min(6, config.epochs), epochs=config.epochs)
     given = {name: value for name, value in config.options.items() if name != "priors"}  # of the classes of the run
-    points = {"logits": np.linspace(-6, 6, 25), "context": context, "dependence": False}
+    points: dict[str, Any] = {"logits": np.linspace(-6, 6, 25), "context": context, "dependence": False}
     with warnings.catch_warnings(), suppress(InputError):  # of a schedule that the example's batch does not fit
         warnings.simplefilter("ignore")
         regimes = {each: gradient_regimes(each, own, **points) for each, own in ((config.method, given), ("an", {}))}

@@ -73,7 +73,7 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
     runs = list[NetworkRun]()
     for values in itertools.product(*search.values()):
         searched = dict(zip(search, values, strict=True))
-        chosen = {name: searched.pop(name) for name in ("lr", "batch_size") if name in searched}
+        chosen: dict[str, Any] = {name: searched.pop(name) for name in ("lr", "batch_size") if name in searched}
         if "lr" in chosen:
             chosen |= {"backbone_lr": chosen["lr"], "lr": head_factor * chosen["lr"]}
         own = replace(request, options={**options, **searched}, training=cast(Any, {**base, **chosen}))
