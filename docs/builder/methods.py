@@ -126,11 +126,18 @@ def _settings(name: str) -> list[str]:
         cells.append(", ".join(f"`{value}`" for value in space[option].ends) if option in space else "")
         rows.append(f"| {' | '.join(cells)} |")
     about = (
-        ["", "The columns of data sets are the papers' settings; `digits` are ours, chosen on its val split."]
+        ["", f"The columns of data sets are {_source(name)}; `digits` are ours, chosen on its val split."]
         if shown
         else []
     )
     return [*rows, *about, "", *_searched(space, options)]
+
+
+def _source(name: str) -> str:
+    """Return whose settings those of the data sets are."""
+    if not name.startswith("ll-"):
+        return "the papers' settings"
+    return "not in the paper: the first author gave them on 2022-11-21 in issue #4 of snucml/LargeLossMatters"
 
 
 def _searched(space: dict[str, Any], options: dict[str, Any]) -> list[str]:
