@@ -160,12 +160,6 @@ def contrast(recipe: str) -> dict[str, GradientRegimes]:
     return {name: gradient_regimes(method, options, logits=points) for name, options in settings.items()}
 
 
-def conditions(regimes: GradientRegimes) -> str:
-    """Say what else the gradient depends on."""
-    parts = ["the other entries"] * regimes.depends_on_batch + ["the epoch"] * regimes.depends_on_epoch
-    return f" *Depends on {' and '.join(parts)}.*" if parts else ""
-
-
 def main() -> None:
     docs = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "docs")
     folder = docs / "gallery"
@@ -184,7 +178,7 @@ def main() -> None:
             text = svg_document(figure, f"Gradient of {name} against the logit")
             (folder / f"{name}.svg").write_text(text, encoding="utf-8")
             reference = describe_method(name).reference
-            lines += [f"### `{name}` ({reference})", "", sentence + conditions(regimes), ""]
+            lines += [f"### `{name}` ({reference})", "", sentence, ""]
             lines += [f"![Gradient of {name}](gallery/{name}.svg)", ""]
     lines += ["## Settings side by side", ""]
     for name, (sentence, recipe) in CONTRASTS.items():
@@ -204,8 +198,8 @@ number of entries B·K, so that binary cross-entropy has p − 1 on a present an
 average over images (two-way, softmax, ranking) have numbers about K times as large. Where the gradient of an unknown
 label is small, a second panel shows it on its own scale.
 
-Options have their defaults unless the title names them. Gradients that depend on the other entries, on the epoch, or
-on earlier epochs are shown in this **context**: a batch of 16 images and 20 classes; every image has one present
+Options have their defaults unless the title names them. Where the gradient depends on the other entries or on the
+epochs, the title says so, and the **context** is a batch of 16 images and 20 classes; every image has one present
 label and one absent label besides the entry, all others are unknown; the other logits are normally distributed with
 mean 2 (present) or −3 and standard deviation 1.5; epoch 6 of 10, each earlier one a step on the same batch with the
 entry at logit 0; "revised" is the unknown label after a logit of 6 (−6 in `em-apl`) in those epochs.

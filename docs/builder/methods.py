@@ -23,6 +23,7 @@ FOLDER = "methods"
 DATASETS = {"voc2012": "VOC 2012", "coco2014": "COCO 2014", "nuswide": "NUS-WIDE", "cub": "CUB", "digits": "digits"}
 COMMON = {"eps", "reduction"}
 SECTION = re.compile(r"^(Args|Attributes|Example|Raises|Returns):$", re.MULTILINE)
+DENOMINATOR = re.compile(r"^Denominator: (.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
 EQUATION = re.compile(r"^\.\. math::.*(?:\n +\S.*)*", re.MULTILINE)
 NAMED = re.compile(r"``([a-z]\w+)``")
 
@@ -56,6 +57,7 @@ def _page(name: str, results: list[dict[str, str]]) -> str:
     family = "\n".join(_prose(inspect.getdoc(module) or "")).partition("\n\n")[2]
     lines += [f"Proposed by {method.citation}.", "", family, ""]
     lines += ["## Equation", "", *_equations(loss_class), ""]
+    lines += [f"The mean divides by {_denominator(loss_class)}", ""]
     lines += ["## Gradient", "", *_gradient(name), ""]
     lines += ["## Settings", "", *_settings(name), ""]
     lines += ["## Results", "", *_result_table(name, results), ""]
@@ -78,8 +80,14 @@ def _equations(loss_class: type) -> Iterator[str]:
             yield from ("", f"`{function.__name__}`: {_lower(text)}")
 
 
+def _denominator(loss_class: type) -> str:
+    """Return what the mean divides by: of the class, else of the nearest base that says it."""
+    found = (DENOMINATOR.search(inspect.getdoc(each) or "") for each in loss_class.__mro__)
+    return next(" ".join(match[1].split()) for match in found if match)
+
+
 def _without_references(loss_class: type) -> list[str]:
-    text = "\n".join(_prose(inspect.getdoc(loss_class) or ""))
+    text = DENOMINATOR.sub("", "\n".join(_prose(inspect.getdoc(loss_class) or "")))
     text = re.sub(r"\s*(Options: see|See) ``\w+``\.", "", text)
     return text.replace("; final.", ".").splitlines()
 
@@ -118,11 +126,18 @@ def _settings(name: str) -> list[str]:
         cells.append(", ".join(f"`{value}`" for value in space[option].ends) if option in space else "")
         rows.append(f"| {' | '.join(cells)} |")
     about = (
-        ["", "The columns of data sets are the papers' settings; `digits` are ours, chosen on its val split."]
+        ["", f"The columns of data sets are {_source(name)}; `digits` are ours, chosen on its val split."]
         if shown
         else []
     )
     return [*rows, *about, "", *_searched(space, options)]
+
+
+def _source(name: str) -> str:
+    """Return whose settings those of the data sets are."""
+    if not name.startswith("ll-"):
+        return "the papers' settings"
+    return "not in the paper: the first author gave them on 2022-11-21 in issue #4 of snucml/LargeLossMatters"
 
 
 def _searched(space: dict[str, Any], options: dict[str, Any]) -> list[str]:

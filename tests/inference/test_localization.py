@@ -43,9 +43,13 @@ def test_the_maximum_is_mapped_back_and_hit_rates_are_averaged(
     monkeypatch.setattr(localization, "class_activation_maps", lambda model, images: maps[: len(images)])
     corners = np.array([[41, 11, 59, 19], [0, 0, 79, 5], [0, 31, 19, 39], [41, 11, 59, 19]], dtype=np.float64)
     boxes = Boxes(np.array([0, 1, 1, 0]), np.array([0, 0, 1, 2]), corners, np.array([False, False, False, True]))
-    split = replace(split, boxes=boxes)
+    crowd = pointing_game(run, replace(split, boxes=boxes), device="cpu")
+    assert crowd.class_counts.tolist() == [2, 1, 1] and crowd.class_hits.tolist() == [1, 1, 0], (
+        "present: every one counts"
+    )
+    split = replace(split, boxes=boxes, labels=LabelTable.from_dense([[1, 0, 0], [1, 1, 0]], images=["a.png", "b.png"]))
     game = pointing_game(run, split, device="cpu")
-    # class 0: hit and miss; class 1: hit; class 2: difficult alone; a class without a box in an image is not tested
+    # class 0: hit and miss; class 1: hit; class 2: absent, as VOC takes a class with difficult objects alone
     assert game.class_counts.tolist() == [2, 1, 0] and game.class_hits.tolist() == [1, 1, 0]
     assert game.hit_rate == pytest.approx((0.5 + 1.0) / 2) and (game.images, game.available) == (2, 2)
     assert np.allclose(game.points[0], (19.5 * 2.5 - 0.5, 11.5 * 1.25 - 0.5)), "of pixels 19 and 20, 11 and 12"

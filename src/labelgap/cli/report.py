@@ -24,12 +24,14 @@ def report(
     run_data: RunDataOptions,
     no_images: NoImages = False,
     figures: Annotated[Path | None, option("Write figures into DIR too: SVG, PNG, PDF, CSV.", metavar="DIR")] = None,
+    label_changes: Annotated[list[str] | None, option("Show how a run changed this image; repeatable.")] = None,
 ) -> None:
     """Write report.html of a run, a study or another result again, with its data, where they can still be loaded."""
     from labelgap.reporting.report import open_result
 
     opened = open_result(run)
-    page = lg.write_report(opened, data=_load_data(opened, run_data), images=not no_images, figures=figures)
+    data, shown = _load_data(opened, run_data), label_changes or ()
+    page = lg.write_report(opened, data=data, images=not no_images, figures=figures, label_changes=shown)
     print_fields(("report", page), ("figures", figures))
     if isinstance(opened, lg.Run):
         _print_decisions(run)

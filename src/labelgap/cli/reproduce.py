@@ -30,7 +30,7 @@ def reproduce(
     seeds: Annotated[int, option("Number of seeds.")] = 3,
     jobs: Annotated[int, option("Networks to train at a time; heads are trained together anyway.")] = 1,
     dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.")] = False,
-    grid: Annotated[str, _changed("paper: val chooses from what the paper searched. preset: one setting.")] = "paper",
+    grid: Annotated[str, _changed("paper: val chooses from all that was searched. preset: one setting.")] = "stated",
     backbone: Annotated[str | None, _setting("backbone")] = None,
     weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None,
     epochs: Annotated[int | None, _setting("epochs")] = None,

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
+from labelgap.core.seeds import numpy_generator
 from labelgap.core.text import html_facts, join_names, pluralize, truncate_text
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsShown
@@ -33,8 +34,8 @@ class Boxes:
         rows: ``(M,)`` image number within the split.
         classes: ``(M,)`` class number.
         corners: ``(M, 4)`` x0, y0, x1, y1.
-        difficult: ``(M,)`` whether an object is marked as difficult, or is a crowd: localization metrics leave it out.
-            None where nothing is marked.
+        difficult: ``(M,)`` whether an object is marked as difficult, or is a crowd: localization metrics take it only
+            where a present class has no other box. None where nothing is marked.
     """
 
     rows: NDArray[np.int64]
@@ -259,6 +260,15 @@ class Dataset:
         shown = [LabelsShown(name, "every label that is known") for name in splits]
         return self._with_splits(complete, shown, {"reveal": {"splits": list(splits)}})
 
+    def sample(self, share: float, seed: int) -> Dataset:
+        """Return a share of the training images at random, in their order; those of a larger share include them.
+
+        Hide labels before: ``observe`` draws for the images that are there.
+        """
+        count = len(self.train)
+        rows = numpy_generator(seed, "training share").permutation(count)[: max(round(share * count), 1)]
+        return self._with_splits([self.train.select(np.sort(rows))], [], {"sample": {"share": share, "seed": seed}})
+
     def split(self, name: str) -> Split:
         """Return a split by its name; an unknown name is an error that lists the splits."""
         for split in self.splits:
@@ -269,7 +279,8 @@ class Dataset:
     def _with_splits(self, changed: Sequence[Split], shown: Sequence[LabelsShown], step: Mapping[str, Any]) -> Dataset:
         """Return the data set with some splits replaced, and what each of them shows now."""
         splits = {split.name: split for split in changed}
-        kept = [each for each in self.findings if not (isinstance(each, LabelsShown) and each.split in splits)]
+        new = {each.split for each in shown}
+        kept = [each for each in self.findings if not (isinstance(each, LabelsShown) and each.split in new)]
         recipe = {**self.recipe, "steps": [*self.recipe["steps"], step]} if self.recipe else {}
         return replace(self, **splits, findings=(*kept, *shown), recipe=recipe)  # type: ignore[arg-type]
 

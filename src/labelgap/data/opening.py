@@ -50,6 +50,8 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
             data = data.observe(**step.observe.model_dump())
         if step.reveal is not None:
             data = data.reveal(step.reveal.splits)
+        if step.sample is not None:
+            data = data.sample(**step.sample.model_dump())
     return data
 
 

@@ -20,6 +20,7 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.decoding import open_image
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.images import ImageSource, StoredImages
+from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.localization import mean_class_rate, pointing_hits
 from labelgap.models import class_activation_maps
 from labelgap.models.inference import inference_network
@@ -83,8 +84,9 @@ def pointing_game(
 ) -> PointingGame:
     """Return how often the maximum of a class's activation map falls inside a box of the class (Kim et al. 2022).
 
-    Every class that has a box in an image is tested there; difficult objects are left out. The maps have no bias, are
-    enlarged to the network's input by bilinear interpolation, and are mapped back to the image; of equal maxima the
+    Every class that is present in an image is tested there, in all images as in the paper: against its boxes without
+    those of difficult objects and crowds, which count only where a present class has no other. The maps have no bias,
+    are enlarged to the network's input by bilinear interpolation, and are mapped back to the image; of equal maxima the
     first one counts, from the top left. Edges are inside of a box.
 
     Args:
@@ -101,7 +103,7 @@ def pointing_game(
         raise InputError(f"{split.name} has no boxes, and the pointing game needs them.")
     if run.config.classes != split.labels.classes:
         raise InputError(f"{split.name} has other classes than {run.path} was trained on.")
-    pairs, of_pair, corners, available = _tested_pairs(split.boxes, images)
+    pairs, of_pair, corners, available = _tested_pairs(split.boxes, split.evaluation_labels, images)
     known = {row: image_size(split.images, row) for row in np.unique(pairs[:, 0]).tolist()}
     sizes = np.array([known[row] for row in pairs[:, 0].tolist()], dtype=np.int64).reshape(-1, 2)
     center_hits = pointing_hits(_to_image(np.array([0.5, 0.5]), sizes), of_pair, corners, tolerance=tolerance)
@@ -151,10 +153,12 @@ def image_size(images: ImageSource, row: int) -> tuple[int, int]:
 
 
 def _tested_pairs(
-    boxes: Boxes, images: int | None
+    boxes: Boxes, labels: LabelTable, images: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], int]:
     """Return the ``(P, 2)`` images and classes to test, the pair and corners of every box, and the images with one."""
     kept = np.ones(len(boxes.rows), dtype=bool) if boxes.difficult is None else ~boxes.difficult
+    place = boxes.rows * len(labels.classes) + boxes.classes
+    kept |= (labels.codes_at(boxes.rows, boxes.classes) == PRESENT) & ~np.isin(place, place[kept])
     rows = np.unique(boxes.rows[kept])
     if images is not None and images < len(rows):
         kept &= np.isin(boxes.rows, numpy_generator(0, "pointing game").choice(rows, max(images, 0), replace=False))

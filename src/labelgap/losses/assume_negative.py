@@ -85,7 +85,11 @@ def smoothed_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number, eps: 
 @method("bce", paper=COLE_2021, summary="binary cross-entropy: `iu` where nothing is unknown")
 @method("iu", paper=COLE_2021, summary="ignore unknown: learn from the known labels alone")
 class IgnoreUnknown(MixtureLoss):
-    """Mean of ``ignore_unknown``; final. Options: see ``MixtureLoss``."""
+    """Mean of ``ignore_unknown``; final. Options: see ``MixtureLoss``.
+
+    Denominator: all B·K entries, unknown ones included, as in Cole et al.; mlcpl 0.1.7 divides by the known ones. With
+    68 % of the labels known this loss is 0.68 of that one, and so is its gradient.
+    """
 
     declared = _ignoring()
 
@@ -111,7 +115,10 @@ class SmoothedLoss(MixtureLoss, ABC):
 
 @method("bce-ls", paper=COLE_2021, summary="binary cross-entropy of the known labels with smoothed targets")
 class SmoothedIgnoreUnknown(SmoothedLoss):
-    """Mean of ``ignore_unknown`` with label smoothing; final. Options: see ``SmoothedLoss``."""
+    """Mean of ``ignore_unknown`` with label smoothing; final. Options: see ``SmoothedLoss``.
+
+    Denominator: all B·K entries, unknown ones included, as in `iu`.
+    """
 
     def weights(self, classes: int) -> Mixture:
         """Known labels, smoothed."""
@@ -210,7 +217,11 @@ class L1Penalty(WeightPenalty):
 
 @method("l2r", paper=ZHOU_2022, summary="assume negative with an L2 penalty on the weights")
 class L2Penalty(WeightPenalty):
-    r"""Assume negative, plus :math:`w \sum \theta^2` over the network's weights; final. See ``WeightPenalty``."""
+    r"""Assume negative, plus :math:`w \sum \theta^2` over the network's weights; final. See ``WeightPenalty``.
+
+    The paper prints five weights for its four data sets (1e-6, 1e-7, 1e-7, 1e-6, 1e-8), so that the one of NUS-WIDE is
+    not certain: 1e-7 is taken here, and may have been 1e-6.
+    """
 
     def size(self, values: Tensor) -> Tensor:
         """Return squares."""

@@ -141,6 +141,9 @@ class RelativeLargeLoss(LargeLoss, ABC):
 
     Epoch t = 1 is plain `an`.
 
+    Denominator: all B·K entries, rejected ones included. mlcpl 0.1.7 has the same for `ll-r` and `ll-ct`, and modifies
+    fewer: those above the k-th largest loss, k rounded to the nearest number instead of up; it counts epochs from 0.
+
     Args:
         delta_rel: δ, how many more percent of the labels are modified each epoch.
         base: what the percentage is of: the batch's "unknown" entries (the paper) or "all" (the authors' code).

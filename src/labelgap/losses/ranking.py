@@ -99,7 +99,10 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
 
 
 class RankingLoss(PairLoss, ABC):
-    """Sums over the pairs of each image, averaged over images. Abstract."""
+    """Sums over the pairs of each image, averaged over images. Abstract.
+
+    Denominator: the B images of the global batch, those without a pair included.
+    """
 
     def over_images(self, entries: Tensor, logits: Tensor) -> Tensor:
         """Sum ``(…, B, K)`` over the classes and average over the images of the global batch.

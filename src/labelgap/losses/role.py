@@ -62,6 +62,8 @@ def mean_positives(table: LabelTable) -> tuple[float, int] | None:
 class ExpectedPositivesLoss(MixtureLoss, ABC):
     """A mixture that must know the number of positives per image. Abstract.
 
+    Denominator: all B·K entries of the global batch, unknown ones included; the regularizer is divided by K².
+
     Args:
         expected_positives: κ, positives per image; may be set later, but before ``prepare`` or the first batch.
     """

@@ -80,7 +80,10 @@ def partial_focal(
 
 @method("csl", paper=BEN_BARUCH_2022, summary="class-aware selective: unknown counts as absent, the doubtful left out")
 class ClassAwareSelectiveLoss(LogLoss):
-    """Mean of ``partial_focal`` over what is not left out; final.
+    """Mean of ``partial_focal``, with 0 for what is left out; final.
+
+    Denominator: all B·K entries, those left out included. mlcpl 0.1.7 leaves out the same, divides by the others, and
+    has one focus for unknown and known negatives.
 
     Args:
         mode: what happens to unknown labels: "selective" (see ``selective_mask``), "negative" (all count as absent) or

@@ -105,6 +105,8 @@ def mean_where(cost: Tensor, counted: Tensor, reduction: str, *, everywhere: boo
 class PairLoss(MultiHead, Loss, ABC):
     """A loss that compares the positives of a batch with its negatives. Abstract.
 
+    Denominator: the images of the global batch that have a positive.
+
     Args:
         unknown: "negative": unknown labels count as absent; "ignore": they are in no pair, and cost nothing.
         reduction: "mean" or "sum"; the mean is over the images (and classes) that count.
@@ -118,6 +120,8 @@ class PairLoss(MultiHead, Loss, ABC):
 
 class ContrastLoss(PairLoss, ABC):
     """The two-way family: contrasts positives with negatives along ``axes``. Abstract.
+
+    Denominator: within images, those that have a positive; within classes, those that have one in the global batch.
 
     Args:
         temperature_pos: ``T_P``, how many of the hard positives count.

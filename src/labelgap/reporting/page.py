@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -97,10 +97,13 @@ class ResponsiveFigure:
 
 
 class Page:
-    """A page in the making: the data set, whether images may be in it, and the figures that its sections drew."""
+    """A page in the making: the data set, whether images may be in it, and the figures that its sections drew.
 
-    def __init__(self, data: Dataset | None = None, *, images: bool = True) -> None:
-        self.data, self.images = data, images
+    ``label_changes`` are training images whose changed labels are shown, instead of some that the section chooses.
+    """
+
+    def __init__(self, data: Dataset | None = None, *, images: bool = True, label_changes: Sequence[str] = ()) -> None:
+        self.data, self.images, self.label_changes = data, images, label_changes
         self.figures: list[ResponsiveFigure] = []
 
     def figure(

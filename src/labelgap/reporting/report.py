@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +50,7 @@ def write_report(
     data: Dataset | None = None,
     images: bool = True,
     figures: str | os.PathLike[str] | None = None,
+    label_changes: Sequence[str] = (),
 ) -> Path:
     """Write ``report.html`` into the folder of a result, and the card of a run; return the path of the page.
 
@@ -63,6 +64,7 @@ def write_report(
         images: whether the page may contain images of the data set.
         figures: a folder that gets every figure as NAME.svg, NAME.png and NAME.pdf for a paper, and its numbers as
             NAME.csv; not the folder of a result.
+        label_changes: names of training images whose changed labels are shown; eight are chosen when not given.
     """
     opened = open_result(what)
     runs = [opened] if isinstance(opened, Run) else [run for _, run in opened.runs] if isinstance(opened, Study) else []
@@ -74,7 +76,7 @@ def write_report(
     for run in runs:
         if data is not None and data.classes != run.config.classes:
             raise InputError(f"{data.name} has other classes than {run.path} was trained on.")
-    page = Page(data, images=images)
+    page = Page(data, images=images, label_changes=label_changes)
     text = _PAGES[type(opened)](opened, page)
     if isinstance(opened, Run) and opened.finished:
         sweep_run(opened.path, interrupted=opened.metrics["interrupted"])

@@ -14,12 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import numpy as np
 from pydantic import Field
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import write_text
-from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.studies.compare.results import Comparison, ComparisonMetric, MethodName, Rule, SkippedMethod, has_heads
 from labelgap.studies.compare.runner import compare
@@ -166,11 +164,7 @@ def _draw(data: Dataset, share: float, seed: int, settings: CompareSettings) -> 
     """Return the data with a share of the training images, in their order; the labels are drawn before the images."""
     if settings.observe is not None:
         data = data.observe(**settings.observe, seed=settings.label_seed + seed)
-    count = len(data.train)
-    rows = numpy_generator(seed, "training share").permutation(count)[: max(round(share * count), 1)]
-    if len(rows) == count:
-        return data
-    return replace(data, name=f"{100 * share:g} % of {data.name}", train=data.train.select(np.sort(rows)))
+    return data if share == 1 else replace(data.sample(share, seed), name=f"{100 * share:g} % of {data.name}")
 
 
 def _points(share: float, seed: int, found: Comparison) -> Iterator[SharePoint]:

@@ -65,7 +65,11 @@ def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]
 
 
 def _kim2022(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
-    """10 epochs at batch 16, the head at ten times the rate; stops 3 points of mAP below the best."""
+    """10 epochs at batch 16, the head at ten times the rate; stops 3 points of mAP below the best.
+
+    Optimizers and rates of VOC, COCO, NUS-WIDE and CUB are not in the paper: the first author gave them on 2022-11-21
+    in issue #4 of his repository, snucml/LargeLossMatters.
+    """
     common = {**_common(protocol or "end-to-end"), **LINEAR_PHASE, "stop_below": 0.03}
     if dataset == "openimages":
         rest = {"backbone": "resnet101", "size": 224, "epochs": 20, "batch_size": 288}

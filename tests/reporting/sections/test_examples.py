@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from tests.reporting.conftest import RunMaker, codes_of_train
 
+from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FileImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics.label_model import PlattCalibration
-from labelgap.reporting import LabelChanges, label_changes
+from labelgap.reporting import LabelChanges, label_changes, write_report
 from labelgap.reporting.sections.classes import class_table
 from labelgap.reporting.sections.examples import (
     _prediction,
@@ -228,6 +229,22 @@ def test_half_of_the_images_are_successes(run_of: RunMaker, data: Dataset) -> No
     assert max(changes.rows.tolist().count(row) for row in rows) <= LABELS_PER_IMAGE
     again = label_changes(run, data, images=6)
     assert again is not None and np.array_equal(again.rows, changes.rows)
+
+
+def test_named_images_are_shown_with_or_without_a_change(run_of: RunMaker, data: Dataset) -> None:
+    right, _ = hidden_labels(data)
+    run, names = modify(run_of(method="ll-ct"), {tuple(right): [2]}), data.train.labels.images
+    given = np.flatnonzero((data.train.labels.to_dense() == PRESENT).any(axis=1))
+    rows = [int(given[given != right[0]][0]), int(right[0])]
+    chosen = [names[row] for row in rows]
+    changes = label_changes(run, data, images=chosen)
+    assert changes is not None and list(dict.fromkeys(changes.rows.tolist())) == rows
+    assert set(changes.taken_for[changes.rows == rows[0]].tolist()) == {UNKNOWN}
+    with pytest.raises(InputError, match="training image"):
+        label_changes(run, data, images=["nothing.jpg"])
+    page = write_report(run, data=data, label_changes=chosen[:1]).read_text(encoding="utf-8")
+    shown = page.partition('<ul class="changes">')[2].partition("</ul>\n")[0]
+    assert chosen[0] in shown and chosen[1] not in shown
 
 
 def test_a_diverse_sample_takes_an_image_once_and_every_kind_in_turn() -> None:

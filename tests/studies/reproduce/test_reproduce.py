@@ -244,10 +244,67 @@ def test_networks_are_shared_by_tables(photos: str, trained: list[str], monkeypa
     parts = reproduce("zhou-ablation", [photos], cells=["em", "em-apl,positive"], **more)
     precision = parts.by_name["zhou-ablation", "em-apl,positive/end-to-end:voc2012:positive_precision"]
     assert 0 <= precision.mean <= 100, "pseudo-labels start after five epochs"
+    (run,) = (open_run(folder) for folder in Path("runs/ablation/runs").glob("voc2012-em-apl-*"))
+    truth, made = run.load_data().train.evaluation_labels, run.revisions.to_table().to_pylist()
+    absent = [truth.codes_at(*truth_place(truth, each)) == 0 for each in made if each["value"] == 0]
+    negative = parts.by_name["zhou-ablation", "em-apl,positive/end-to-end:voc2012:negative_precision"]
+    assert negative.mean == pytest.approx(100 * np.mean(absent))
     (scores_of_seed,) = precision.scores
     assert len(scores_of_seed) == 7 and scores_of_seed.index(max(scores_of_seed)) + 1 == precision.epochs[0]
     page = write_report(parts).read_text(encoding="utf-8")
     assert page.count("<svg") == 2, "both rows in one figure"
+
+
+def truth_place(table: LabelTable, revision: dict[str, Any]) -> tuple[Any, Any]:
+    """The row and the column of a revision."""
+    return np.array([table.images.index(revision["image"])]), np.array([table.classes.index(revision["class"])])
+
+
+def test_the_search_of_kim_is_made_on_request_and_his_choice_is_one_of_it(photos: str) -> None:
+    asked: dict[str, Any] = {"out": "runs/r", "cells": ["ll-r/end-to-end:voc2012", "an/end-to-end:voc2012"], **NETWORK}
+    names, settings = dict[str, list[Path]](), dict[str, list[dict[str, Any]]]()
+    for grid in ("stated", "paper"):
+        plan = plan_reproduction("kim-table2", [photos], grid=grid, **asked)
+        for training in plan.trainings("end-to-end"):
+            runs = networks.network_runs(training, plan.data(training), Path("runs/r"), plan.reproduction.settings)
+            names[f"{grid} {training.method}"] = [run.folder for run in runs]
+            settings[f"{grid} {training.method}"] = [run.setting for run in runs]
+    assert [len(names[f"paper {method}"]) for method in ("an", "ll-r")] == [13, 65]
+    assert settings["stated ll-r"] == [{"lr": 0.05, "batch_size": 16, "options": {"delta_rel": 0.2}}]
+    assert set(names["stated ll-r"]) < set(names["paper ll-r"]) and set(names["stated an"]) < set(names["paper an"])
+    assert {setting["options"]["delta_rel"] for setting in settings["paper ll-r"]} == {0.1, 0.2, 0.3, 0.4, 0.5}
+
+
+def test_fewer_images_keep_their_labels_and_share_the_network_of_all(photos: str, trained: list[str]) -> None:
+    small: dict[str, Any] = {**QUICK, **NETWORK, "seeds": 1}
+    cells = [f"{name},share={share}/*voc2012*" for name in ("an", "bce") for share in ("0.1", "0.5", "1")]
+    made = reproduce("kim-figure6", [photos], cells=cells, **small)
+    counts = [cell.mean for (_, name), cell in made.by_name.items() if name.endswith("observed_labels")]
+    runs = [open_run(folder).load_data().train.labels for folder in Path("runs/reproduce/runs").glob("voc2012-an-*")]
+    few, some, every = sorted(runs, key=len)
+    assert [len(few), len(some), len(every)] == [5, 24, 48], "60 images less the fifth that is val"
+    assert counts[:3] == [(each.to_dense() == 1).sum() for each in (few, some, every)], "one positive of each"
+    assert counts[3:] == [len(every.classes) * count for count in (5, 24, 48)] and len(trained) == 6
+    assert {*few.images} < {*some.images} < {*every.images}, "a larger share has the images of a smaller one"
+    rows = [every.images.index(image) for image in some.images]
+    assert np.array_equal(some.to_dense(), every.to_dense()[rows]), "with the same labels"
+    reproduce("kim-table2", [photos], cells=["an/end-to-end:voc2012"], **small)
+    assert len(trained) == 6, "all images are those of table 2"
+
+
+def test_the_relative_row_beside_the_absolute_ones_is_the_best_of_three(photos: str, trained: list[str]) -> None:
+    small: dict[str, Any] = {**QUICK, **NETWORK, "seeds": 1}
+    table, column = paper_tables()["kim-absolute"], "end-to-end:voc2012"
+    reproduce("kim-absolute", [photos], cells=["ll-r", "ll-ct"], **small)
+    assert len(Reproduction.open("runs/reproduce").cells) == 2, "a part of three rows has no best"
+    made = reproduce("kim-absolute", [photos], cells=["ll-relative"], **small).by_name
+    parts = [made["kim-absolute", f"{method}/{column}"] for method in ("ll-r", "ll-ct", "ll-cp")]
+    best = made["kim-absolute", f"ll-relative/{column}"]
+    assert len(trained) == 3 and best.mean == max(part.mean for part in parts)
+    assert best.setting["options"]["method"] in ("ll-r", "ll-ct", "ll-cp")
+    found = {cell.name: cell.published for cell in table.cells}
+    published = found[f"ll-relative/{column}"], found["ll-relative/end-to-end:nuswide"]
+    assert [each and each.value for each in published] == [89.2, 48.3]
 
 
 def test_tables_share_networks_of_equal_settings_whatever_their_presets(photos: str, trained: list[str]) -> None:

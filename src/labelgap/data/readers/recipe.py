@@ -1,7 +1,8 @@
 """How data were loaded: the part of ``config.json`` and ``review.json`` that a run loads its data by.
 
 Such a file may come from anybody. A recipe therefore names a registered data set, local paths, options of plain JSON
-values, and the two ways to hide or show labels; it cannot name code, nor an address but that of shards.
+values, the two ways to hide or show labels, and a share of the images; it cannot name code, nor an address but that of
+shards.
 """
 
 from __future__ import annotations
@@ -112,16 +113,24 @@ class RevealArguments(_Strict):
     splits: _Splits
 
 
+class SampleArguments(_Strict):
+    """The arguments of ``Dataset.sample``."""
+
+    share: float = Field(gt=0, le=1)
+    seed: int = Field(ge=0, lt=2**32)
+
+
 class Step(_Strict):
-    """Labels were hidden by ``Dataset.observe``, or shown by ``Dataset.reveal``."""
+    """Labels were hidden by ``Dataset.observe``, or shown by ``Dataset.reveal``, or images left out by ``sample``."""
 
     observe: ObserveArguments | None = None
     reveal: RevealArguments | None = None
+    sample: SampleArguments | None = None
 
     @model_validator(mode="after")
     def _check_verb(self) -> Self:
-        if (self.observe is None) == (self.reveal is None):
-            raise ValueError("a step is 'observe' or 'reveal' with its arguments")
+        if sum(each is not None for each in (self.observe, self.reveal, self.sample)) != 1:
+            raise ValueError("a step is 'observe', 'reveal' or 'sample' with its arguments")
         return self
 
 

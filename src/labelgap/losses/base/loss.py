@@ -273,6 +273,8 @@ class Loss(nn.Module, ABC):
 class ReducedLoss(Loss, ABC):
     """A loss with a cost per entry that is reduced at the end. Abstract.
 
+    Denominator: all B·K entries of the global batch, those that cost nothing included.
+
     Args:
         reduction: "mean" over all entries of the global batch, "sum", or "none" for the ``(…, B, K)`` matrix.
     """

@@ -220,8 +220,9 @@ _PAPERS: Final[dict[str, dict[str, tuple[Any, Any, Any, Any]]]] = {
     "gr": {"beta": ((0.0, 2.0, -2.0, -2.0), _AEVLP, _AEVLP, _AEVLP), "q3": (1.0, 1.0, 1.0, 1.5)},
     "asl": {"gamma_neg": (2.0, 2.0, 2.0, 1.0), "margin": (0.2, 0.2, 0.2, 0.0)},
 }
-"""Kim 2022 and Zhou 2022 state their settings, Cole 2021 the mean number of positives of each set; those of `gr` are
-of the later AEVLP, whose configurations have its form."""
+"""Zhou 2022 states its settings, Cole 2021 the mean number of positives of each set; those of `gr` are of the later
+AEVLP, whose configurations have its form. Those of `ll-…` are not in Kim 2022: the first author gave them on 2022-11-21
+in issue #4 of his repository, snucml/LargeLossMatters. For `l2r` Zhou 2022 prints five values for four sets."""
 _OURS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("dw", "digits"): {"weight": 0.02},
     ("em", "digits"): {"alpha": 0.1},

@@ -6,6 +6,7 @@ pseudo-labels stay: the revisions have them. Other methods record no change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, Revisions
 from labelgap.losses.large_loss import (
@@ -75,13 +76,15 @@ class _Changed(NamedTuple):
     states: NDArray[np.int8]
 
 
-def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChanges | None:
+def label_changes(run: Run, data: Dataset, *, images: int | Sequence[str] = IMAGES) -> LabelChanges | None:
     """Return the labels of some images that a method changed; None if it changed none, or has no record of it.
 
-    Half of the images are chosen for a change that is right, half for one that is wrong, over as many classes as
-    possible and otherwise at random, always the same. Where the truth is not known they are random.
+    ``images`` are names of training images, or how many are chosen: half of them for a change that is right, half for
+    one that is wrong, over as many classes as possible and otherwise at random, always the same. Where the truth is not
+    known they are random.
     """
     split, method = run.with_val(data).train, find_method(run.config.method)
+    named = [] if isinstance(images, int) else [_row_of(split, name) for name in images]
     if method is None:
         return None
     permanent = issubclass(method.loss_class, PermanentCorrection)
@@ -93,7 +96,10 @@ def label_changes(run: Run, data: Dataset, *, images: int = IMAGES) -> LabelChan
     truth = known.codes_at(
         changed.rows, changed.columns
     )  # of labels that were unknown, so that without the truth none is known
-    parts = [_labels_of_image(split, changed, place) for place in _choose(changed, truth, images).tolist()]
+    places = _choose(changed, truth, images).tolist() if isinstance(images, int) else []
+    chosen = [(int(changed.rows[place]), changed.columns[[place]]) for place in places]
+    chosen += [(row, np.zeros(0, dtype=np.int64)) for row in dict.fromkeys(named)]
+    parts = [_labels_of_image(split, changed, row, first) for row, first in chosen]
     rows, columns, states = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
     return LabelChanges(
         split,
@@ -153,16 +159,23 @@ def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[
     return chosen
 
 
-def _labels_of_image(split: Split, changed: _Changed, place: int) -> _Changed:
-    """Return labels of the image of a changed label, that label first."""
-    row, own = changed.rows[place], changed.rows == changed.rows[place]
+def _row_of(split: Split, name: str) -> int:
+    """Return the row of an image; an unknown name is an error that names the nearest."""
+    if name not in split.labels.images:
+        raise UnknownNameError("training image", name, split.labels.images)
+    return split.labels.images.index(name)
+
+
+def _labels_of_image(split: Split, changed: _Changed, row: int, first: NDArray[np.int64]) -> _Changed:
+    """Return labels of an image, the ``first`` columns before all others."""
+    own = changed.rows == row
     columns, changes = changed.columns[own], changed.states[:, own]
     observed = split.labels.batch([row]).numpy()[0]
     truth = observed if split.truth is None else split.truth.batch([row]).numpy()[0]
     wrong = (truth[columns] != changes.max(axis=0)) & (truth[columns] != UNKNOWN)
     given, present = np.flatnonzero(observed == PRESENT), np.flatnonzero(truth == PRESENT)
-    order = np.concatenate([changed.columns[[place]], given, columns[wrong], present, columns])
-    shown = np.array(list(dict.fromkeys(order.tolist()))[:LABELS_PER_IMAGE])
+    order = np.concatenate([first, given, columns[wrong], present, columns])
+    shown = np.array(list(dict.fromkeys(order.tolist()))[:LABELS_PER_IMAGE], dtype=np.int64)
     states = np.full((len(changes), len(observed)), UNKNOWN, dtype=np.int8)
     states[:, columns] = changes
     return _Changed(np.full(len(shown), row), shown, states[:, shown])
@@ -216,7 +229,7 @@ def _draw(axis: Axes, changes: LabelChanges, group: NDArray[np.int64]) -> None:
 
 def label_changes_section(run: Run, page: Page) -> Markup:
     """Return some training images with their given, changed and true labels; nothing where no label was changed."""
-    changes = None if page.data is None else label_changes(run, page.data)
+    changes = None if page.data is None else label_changes(run, page.data, images=page.label_changes or IMAGES)
     if changes is None:
         return Markup("")
     rows, thumbnails = list(dict.fromkeys(changes.rows.tolist())), dict[int, str]()
@@ -237,6 +250,7 @@ def label_changes_section(run: Run, page: Page) -> Markup:
         "sections/label_changes.html",
         method=run.config.method,
         changes=changes,
+        asked=bool(page.label_changes),
         epochs=len(changes.states),
         images=[
             {

@@ -61,6 +61,8 @@ OPTION_GRIDS: Final[dict[str, _Values]] = {
     "asl": {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)},
 }
 """The options that a method's paper searched, with their values: Kim 2022 for `ll-…`, Zhou 2022 for the rest."""
+KIM_RATES: Final = (1e-5, 2.5e-5, 5e-5, 7.5e-5, 1e-4, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 2.5e-3, 5e-3, 7.5e-3, 1e-2)
+"""Learning rates that Kim 2022 searched (supplement A): the ranges between 1e-2, 1e-3, 1e-4 and 1e-5 in quarters."""
 
 
 @dataclass(frozen=True)

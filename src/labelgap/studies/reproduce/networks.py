@@ -23,7 +23,7 @@ from labelgap.losses.base.registry import published_options
 from labelgap.studies.compare.settings import LabelView
 from labelgap.studies.jobs import is_trained, run_jobs, train_run
 from labelgap.studies.reproduce.results import ReproductionSettings
-from labelgap.studies.reproduce.tables import Training, data_digest, shown_labels
+from labelgap.studies.reproduce.tables import Training, data_digest, shown_images, shown_labels
 from labelgap.training import Run
 from labelgap.training.history import read_history, trained_epochs
 from labelgap.training.plan import TrainingRequest
@@ -64,18 +64,20 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
     same = {name: getattr(training, name) for name in ("method", "preset", "protocol")}
     request = TrainingRequest(**same, backbone=settings.backbone, weights=settings.weights)
     search: dict[str, Sequence[Any]] = {}
-    if settings.grid == "paper":
+    if settings.grid != "preset":
         rates = {"lr": training.learning_rates, "batch_size": training.batch_sizes}
-        rates = {name: values for name, values in rates.items() if values and getattr(settings, name) is None}
-        search = {**training.search, **rates}
+        search = {**training.search, **rates, **(training.searched if settings.grid == "paper" else {})}
+        search = {name: values for name, values in search.items() if values and getattr(settings, name, None) is None}
+    head_factor = round(stated["lr"] / stated["backbone_lr"], 6)  # the rates of the papers are those of the backbone
+    shown = shown_images(view.datasets[0], training.train_share)
     runs = list[NetworkRun]()
     for values in itertools.product(*search.values()):
-        chosen = dict(zip(search, values, strict=True))
-        searched = {name: chosen.pop(name) for name in training.search if name in chosen}
+        searched = dict(zip(search, values, strict=True))
+        chosen: dict[str, Any] = {name: searched.pop(name) for name in ("lr", "batch_size") if name in searched}
         if "lr" in chosen:
-            chosen["backbone_lr"] = chosen["lr"]
+            chosen |= {"backbone_lr": chosen["lr"], "lr": head_factor * chosen["lr"]}
         own = replace(request, options={**options, **searched}, training=cast(Any, {**base, **chosen}))
-        runs.append(_with_folder(NetworkRun(view.datasets[0], own, folder / FOLDER / "_"), training))
+        runs.append(_with_folder(NetworkRun(shown, own, folder / FOLDER / "_"), training))
     return runs
 
 

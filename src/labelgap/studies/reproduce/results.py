@@ -28,14 +28,15 @@ from labelgap.training.run_folder import read_predictions
 FILE: Final = "reproduce.json"
 TABLE: Final = "results.csv"
 FILES: Final = (FILE, TABLE)
-GRIDS: Final = ("paper", "preset")
+GRIDS: Final = ("stated", "paper", "preset")
 
 
 @dataclass(frozen=True)
 class ReproductionSettings(Stored):
     """Where a reproduction differs from the papers: the same for all cells of a folder."""
 
-    grid: Literal["paper", "preset"] = "paper"  # what the paper searched, chosen on val; or the setting of its preset
+    grid: Literal["stated", "paper", "preset"] = "stated"
+    """What val chooses from: what a paper searched whose choice is not known, all that it searched, or nothing."""
     backbone: Text | None = None
     weights: Text | None = None  # a file of the backbone's weights
     epochs: Annotated[int, Field(ge=1)] | None = None  # of every phase
@@ -45,7 +46,7 @@ class ReproductionSettings(Stored):
 
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
-            raise InputError(f"--grid {self.grid}: it must be {' or '.join(GRIDS)}.")
+            raise InputError(f"--grid {self.grid}: it must be {', '.join(GRIDS[:-1])} or {GRIDS[-1]}.")
         for name in ("epochs", "size", "lr", "batch_size"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -58,7 +59,7 @@ class ReproductionSettings(Stored):
     @property
     def changed(self) -> dict[str, Any]:
         """What differs from the papers."""
-        return {name: value for name, value in vars(self).items() if value not in (None, "paper")}
+        return {name: value for name, value in vars(self).items() if value not in (None, "stated")}
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,17 @@ class Reproduction(Document):
         return sorted(filled, key=lambda pair: columns.index(pair[0].column))
 
     def add(self, results: Sequence[CellResult]) -> Reproduction:
-        """Return it with more results."""
-        return replace(self, cells=tuple({**self.by_name, **{each.name: each for each in results}}.values()))
+        """Return it with more results, and with those of rows that are the best of others."""
+        found = {**self.by_name, **{each.name: each for each in results}}
+        for table in paper_tables().values():
+            for cell in (each for each in table.cells if each.row.best_of):
+                parts = [found.get((table.name, part.name)) for part in table.parts(cell)]
+                if known := [part for part in parts if part is not None]:
+                    best = max(known, key=lambda part: part.mean)
+                    setting = {**best.setting, "options": {**best.setting["options"], "method": best.row}}
+                    own = replace(best, row=cell.row.name, setting=setting)
+                    found |= {own.name: own} if len(known) == len(parts) else {}
+        return replace(self, cells=tuple(found.values()))
 
     def write(self) -> None:
         """Write ``reproduce.json``, ``results.csv`` and the manifest."""
@@ -183,10 +193,13 @@ def measure_run(cell: Cell, run: Run, data: Dataset, device: str = "auto") -> fl
         return float(f1(scores, test.evaluation_labels.to_dense(), threshold=cell.row.threshold, average=average))
     if metric == "pointing":
         return pointing_game(run, data.split("test"), device=device).hit_rate
-    if metric == "positive_precision":  # the share of the positive pseudo-labels that are right
+    if metric == "observed_labels":
+        return float(sum(data.train.labels.counts().total[:2]))
+    if metric.endswith("_precision"):  # the share of the positive or negative pseudo-labels that are right
         truth, table = data.train.truth, run.revisions.to_table()
-        positive = Revisions.from_table(table.filter(table["value"].to_numpy() == PRESENT))
-        return None if truth is None else revision_quality(data.train.labels, truth, positive).precision
+        state = PRESENT if metric == "positive_precision" else ABSENT
+        made = Revisions.from_table(table.filter(table["value"].to_numpy() == state))
+        return None if truth is None else revision_quality(data.train.labels, truth, made).precision
     if metric.startswith("warmup"):
         return warmup_share(run.trace, metric.removeprefix("warmup_"))
     group = class_groups(data.train.labels)[int(metric.removeprefix("g")) - 1]

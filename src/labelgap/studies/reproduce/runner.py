@@ -90,7 +90,7 @@ def plan_reproduction(
 ) -> Plan:
     """Check everything, and return what there is to train; writes nothing."""
     paper_table, chosen = tables.find_table(table), ReproductionSettings(**settings)
-    asked = paper_table.select(cells)
+    asked = list(dict.fromkeys(part for cell in paper_table.select(cells) for part in paper_table.parts(cell)))
     for name, count in (("seeds", seeds), ("jobs", jobs)):
         if count < 1:
             raise InputError(f"--{name} {count}: at least one is needed.")
@@ -150,6 +150,7 @@ def fill_cells(plan: Plan, *, device: str = "auto", workers: int | None = None, 
         remove_partials(folder)
         reproduction = _open_folder(folder, plan.reproduction.settings)  # another process may have written since
         execution, failed = {"device": device, "workers": workers, "quiet": quiet}, dict[str, str]()
+        reproduction = reproduction.add([])
         reproduction.write()
         for results in _train(plan, execution, failed):
             reproduction = reproduction.add(results)
@@ -220,7 +221,7 @@ def _train(plan: Plan, execution: Mapping[str, Any], failed: dict[str, str]) -> 
                 if len(known) < len(measured):
                     failed[cell.name] = "the labels do not support this measure"
                     continue
-                values = tuple(value if metric == "epoch" else 100 * value for value in known)
+                values = tuple(value if metric in ("epoch", "observed_labels") else 100 * value for value in known)
                 own: dict[str, Any] = {"values": values, "known_absent": known_absent(metric, data)}
                 results.append(CellResult(row=cell.row.name, column=cell.column.name, **own, **shared))
             yield results
@@ -324,7 +325,7 @@ def _measure_head(seed: SeedResult, metric: str) -> float | None:
 
 def _linear_grid(training: Training, settings: ReproductionSettings) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """Return the learning rates and the batch sizes that val chooses from."""
-    if settings.grid == "paper":
+    if settings.grid != "preset":
         return training.learning_rates, training.batch_sizes
     stated = preset(training.preset, method=training.method, dataset=training.data, protocol="linear")
     return (stated["lr"],), (stated["batch_size"],)

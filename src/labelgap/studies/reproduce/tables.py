@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import fnmatch
+import itertools
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from labelgap.data.opening import load
 from labelgap.data.readers.features import is_feature_file
 from labelgap.data.registry import dataset_names, describe_dataset
 from labelgap.studies.compare.results import SkippedMethod
-from labelgap.studies.compare.settings import LabelView, LabelViews, label_view_for
+from labelgap.studies.compare.settings import KIM_RATES, OPTION_GRIDS, LabelView, LabelViews, label_view_for
 
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
@@ -68,6 +69,8 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)  # over those of its paper for the data set
     protocol: str | None = None  # instead of end-to-end; such a row has no cells in linear columns
     metrics: tuple[str, ...] = ()  # that the row has cells for; all where empty
+    data: tuple[str, ...] = ()  # sets that the row has cells for; all where empty
+    best_of: tuple[str, ...] = ()  # rows of which it is the best, as the paper takes it: by the highest number
     search: Mapping[str, Sequence[float]] = field(default_factory=dict)  # options that the paper searched
     threshold: float = 0.5  # of F1
 
@@ -85,7 +88,9 @@ class Training:
     learning_rates: tuple[float, ...]  # to choose from on val; empty for that of the preset
     batch_sizes: tuple[int, ...]  # likewise
     search: Mapping[str, Sequence[float]]  # options to choose from
+    searched: Mapping[str, Sequence[float]]  # rates of the backbone and options, whose choice the authors stated
     traced: bool  # whether the losses of all training labels are recorded
+    train_share: float  # of the training images
 
     @property
     def key(self) -> str:
@@ -132,6 +137,11 @@ class PaperTable:
     def rows(self) -> list[str]:
         """The names of its rows."""
         return list(dict.fromkeys(cell.row.name for cell in self.cells))
+
+    def parts(self, cell: Cell) -> list[Cell]:
+        """Return the cells that a cell is the best of; of any other, itself."""
+        rows = cell.row.best_of or (cell.row.name,)
+        return [each for each in self.cells if each.row.name in rows and each.column == cell.column]
 
     def select(self, patterns: Sequence[str] | None) -> list[Cell]:
         """Return the cells that a pattern names: a row, a column, ``row/column``, each with ``*`` for any text."""
@@ -195,13 +205,19 @@ def _table(
     learning_rates: Sequence[float] = (),
     batch_sizes: Sequence[int] = (),
     data_options: Mapping[str, Mapping[str, str]] | None = None,
+    searched: bool = False,
+    train_shares: Sequence[float] = (),
     **about: str,
 ) -> PaperTable:
     cells = []
-    for definition in rows:
-        row = Row(**{"name": definition["method"], **definition})
+    for definition, share in itertools.product(rows, train_shares or (None,)):
+        own = {"name": definition["method"], **definition}
+        in_paper = own.pop("searched", searched)
+        row = Row(**own) if share is None else Row(**{**own, "name": f"{own['name']},share={share:g}"})
         for column in (Column(*text.split(":")) for text in columns):
-            if (row.metrics and column.metric not in row.metrics) or (row.protocol and column.protocol == "linear"):
+            if (row.metrics and column.metric not in row.metrics) or (row.data and column.data not in row.data):
+                continue
+            if row.protocol and column.protocol == "linear":
                 continue
             training = Training(
                 data=column.data,
@@ -213,7 +229,9 @@ def _table(
                 learning_rates=tuple(learning_rates),
                 batch_sizes=tuple(batch_sizes),
                 search=dict(row.search),
+                searched={"lr": KIM_RATES, **OPTION_GRIDS.get(row.method, {})} if in_paper else {},
                 traced=column.metric.startswith("warmup"),
+                train_share=1.0 if share is None else share,
             )
             cells.append(Cell(row, column, training, published.get((name, row.name, column.name))))
     return PaperTable(name, cells=tuple(cells), data_options=data_options or {}, **about)
@@ -303,3 +321,9 @@ def observed(labels: Labels, data: Dataset) -> Dataset:
     if labels == "single-positive":
         return data.observe(positives=1, negatives=0, seed=LABEL_SEED)
     return data.reveal() if labels == "all" else data
+
+
+@lru_cache(maxsize=_MAX_CACHED)
+def shown_images(data: Dataset, share: float) -> Dataset:
+    """Return the data with a share of the training images, drawn once as their labels are."""
+    return data if share == 1 else data.sample(share, LABEL_SEED)

@@ -24,7 +24,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
 from labelgap.losses import Loss, loss, method_options
 from labelgap.models import Backbone
-from labelgap.studies.compare.settings import OPTION_GRIDS
+from labelgap.studies.compare.settings import KIM_RATES, OPTION_GRIDS
 from labelgap.training.auto import FOLDS, supports_newton
 from labelgap.training.config import RunConfig
 from labelgap.training.network import build_classifier, feature_width
@@ -48,8 +48,6 @@ Search = Mapping[str, str | Sequence[Value]]
 COLE_RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
 """Cole et al. (CVPR 2021): for every method whose paper states no other."""
 COLE_BATCHES: Final = (8, 16)
-KIM_RATES: Final = (1e-5, 2.5e-5, 5e-5, 7.5e-5, 1e-4, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 2.5e-3, 5e-3, 7.5e-3, 1e-2)
-"""Kim et al. (CVPR 2022), for `ll-…`: the ranges between those rates cut into quarters."""
 _WEAKEST: Final = 5e-4
 _DECADES: Final = 1e4
 """The range of the weight decay, relative to the features: it has the penalties that ``candidates`` compares inside."""
