@@ -44,6 +44,7 @@ def reproduce(
 ) -> None:
     """Fill the cells of a paper's table whose data are given, and print our numbers beside the paper's."""
     from labelgap.reporting import reproduction_table
+    from labelgap.reporting.method_table import FOLDER
     from labelgap.studies.reproduce import runner
     from labelgap.studies.reproduce.results import FILE, TABLE
 
@@ -70,6 +71,7 @@ def reproduce(
         print_rich("", reproduction_table(made, table), "")
         reasons = (("failed", text) for text in runner.describe_missing(failed))
         print_fields(*reasons, ("report", report), ("results", f"{made.path / TABLE}, {made.path / FILE}"))
+        print_fields(("tables", f"{made.path / FOLDER / table}.csv, .md, .tex"))
     if not plan.done and len(failed) == sum(map(len, plan.cells.values())):
         raise Exit(2)  # no cell was filled
     return None

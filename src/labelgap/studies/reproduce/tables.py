@@ -25,7 +25,7 @@ from labelgap.data.opening import load
 from labelgap.data.readers.features import is_feature_file
 from labelgap.data.registry import dataset_names, describe_dataset
 from labelgap.studies.compare.results import SkippedMethod
-from labelgap.studies.compare.settings import LabelView, LabelViews, label_view_for
+from labelgap.studies.compare.settings import ALL_LABELS, NEED_ABSENT, LabelView, LabelViews, label_view_for
 
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
@@ -91,6 +91,11 @@ class Training:
     def key(self) -> str:
         """All of it as text."""
         return json.dumps(vars(self), sort_keys=True)
+
+    @property
+    def extra_labels(self) -> bool:
+        """Whether it sees more labels than most rows of its table."""
+        return self.labels == "single-positive" and self.method in ALL_LABELS | NEED_ABSENT | {"iun"}
 
     def __hash__(self) -> int:
         return hash(self.key)
