@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit
 
 import labelgap as lg
-from labelgap.cli.options import AsJson, Device, Workers, option, setting_option
+from labelgap.cli.options import AsJson, Device, Workers, option, parse_pairs, setting_option
 from labelgap.cli.printing import print_fields, print_json, print_rich, print_table
 from labelgap.core.text import pluralize
 
@@ -29,6 +29,9 @@ def reproduce(
     cells: Annotated[list[str] | None, option("Rows, columns or ROW/COLUMN, e.g. 'role/*;linear:*'.")] = None,
     seeds: Annotated[int, option("Number of seeds.")] = 3,
     jobs: Annotated[int, option("Networks to train at a time; heads are trained together anyway.")] = 1,
+    pretrained: Annotated[
+        list[str] | None, option("Networks of two-way-transfer; repeatable.", metavar="LOSS=RUN")
+    ] = None,
     dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.")] = False,
     grid: Annotated[str, _changed("paper: val chooses from what the paper searched. preset: one setting.")] = "paper",
     backbone: Annotated[str | None, _setting("backbone")] = None,
@@ -52,6 +55,7 @@ def reproduce(
         return _list(as_json)
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
     settings: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "weights": weights, **changed}
+    settings["pretrained"] = parse_pairs(pretrained, "--pretrained", "two-way=runs/two-way")
     if cells is not None:  # separated by ";": the name of a row may have a comma
         settings["cells"] = [part.strip() for text in cells for part in text.split(";") if part.strip()]
     plan = runner.plan_reproduction(table, data or [], out=out, **settings)

@@ -22,7 +22,7 @@ from labelgap.reporting.sections.curves import EpochScores, render_epoch_scores,
 from labelgap.reporting.sections.parameter_effects import figure_name
 from labelgap.studies.reproduce import Reproduction, paper_tables
 from labelgap.studies.reproduce.results import CellResult, format_images
-from labelgap.studies.reproduce.tables import Cell, Column, paper_images
+from labelgap.studies.reproduce.tables import EVALUATIONS, Cell, Column, paper_images
 
 _COLUMNS: Final = ("column", "ours", "±", "paper", "diff", "setting")
 
@@ -78,7 +78,7 @@ def _notes(reproduction: Reproduction, name: str) -> list[str]:
         for images, cell, result in expected
         if images and images != result.images
     )
-    if any(result.deviation is None and cell.training.protocol != "linear-eval" for cell, result in filled):
+    if any(result.deviation is None and cell.training.protocol not in EVALUATIONS for cell, result in filled):
         notes.append("One seed says nothing about the spread.")
     return notes
 
