@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.stats import chi2
 from tests.cli.conftest import call
 from tests.studies.compare.small_features import arrays, write
@@ -19,7 +20,9 @@ from labelgap.reporting.pages.datasets import ranking_findings
 from labelgap.studies.datasets import DatasetComparison, compare_datasets, rank_methods
 from labelgap.verification import accept_changes, verify_run
 
-AUC = {  # of C4.5 with two parameters tuned or not (Demšar 2006, table 6, which ranks 0.9751, printed as 0.975, higher)
+AUC: dict[
+    str, tuple[float, ...]
+] = {  # of C4.5 with two parameters tuned or not (Demšar 2006, table 6, which ranks 0.9751, printed as 0.975, higher)
     "C4.5": (0.763, 0.599, 0.954, 0.628, 0.882, 0.936, 0.661, 0.583, 0.775, 1.0, 0.940, 0.619, 0.972, 0.957),
     "m": (0.768, 0.591, 0.971, 0.661, 0.888, 0.931, 0.668, 0.583, 0.838, 1.0, 0.962, 0.666, 0.981, 0.978),
     "cf": (0.771, 0.590, 0.968, 0.654, 0.886, 0.916, 0.609, 0.563, 0.866, 1.0, 0.965, 0.614, 0.9751, 0.946),
@@ -27,7 +30,7 @@ AUC = {  # of C4.5 with two parameters tuned or not (Demšar 2006, table 6, whic
 }
 
 
-def reference(values: dict[str, tuple[float, ...]]) -> tuple[np.ndarray, float]:
+def reference(values: dict[str, tuple[float, ...]]) -> tuple[NDArray[np.float64], float]:
     """Average ranks, and the p-value of Friedman's statistic with its correction for ties, from the formulas."""
     table = -np.array(list(values.values())).T
     ranks = (table[:, :, None] > table[:, None, :]).sum(axis=2) + (

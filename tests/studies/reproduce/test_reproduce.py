@@ -164,7 +164,7 @@ def test_what_is_wrong_is_refused_at_once(vectors: str, tmp_path: Path, capsys: 
         ("cole-table2", ["voc2012=missing.npz"], {}, r"missing\.npz"),
         ("cole-table2", [], {}, "--data voc2012=PATH"),
         ("two-way-nus", [], {}, "--data nuswide=PATH$"),
-        ("two-way-transfer", [], {}, "no reader"),
+        ("two-way-transfer", [], {}, "--data sun397=PATH$"),
         ("cole-table2", ["voc2012=untested.npz"], {}, r"untested\.npz"),
         ("cole-table2", ["voc2012=gap.npz"], {}, r"gap\.npz"),
     ]

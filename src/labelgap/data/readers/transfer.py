@@ -46,22 +46,24 @@ class TransferSet:
     name: str
     title: str
     published: tuple[int, int, int]  # classes, and images of train and test
-    read: Callable[[Path, FileProblems], Samples]
-    files: Sequence[str]  # that it consists of, relative to the root; the first two are what it is recognized by
-    torchvision: str = ""  # the class of torchvision that downloads it
+    folder: str  # below the root
+    files: str  # that it consists of, in the folder; by the first two it is recognized
+    read: Callable[[Path, FileProblems], Samples] | str  # a function, or a class of torchvision with its training parts
     note: str = ""
 
     def find(self, path: Path) -> Path | None:
         """Return the root of the data set that a path leads to: itself, or a folder above one of the data set."""
-        below, path = Path(self.files[0]).parts, path.absolute()
+        below, path = Path(self.folder).parts, path.absolute()
+        needed = [Path(self.folder, name) for name in self.files.split()[:2] if "*" not in name]
         places = (root for depth, root in enumerate((path, *path.parents)) if path == root.joinpath(*below[:depth]))
-        return next((each for each in places if all((each / name).exists() for name in self.files[:2])), None)
+        return next((root for root in places if all((root / name).exists() for name in needed)), None)
 
     @property
     def layout(self) -> DatasetLayout:
         """Its files."""
-        source = f"torchvision.datasets.{self.torchvision}" if self.torchvision else "the page of its authors"
-        files, notes = tuple(RequiredFile(name) for name in self.files), (self.note,) if self.note else ()
+        source = f"torchvision.datasets.{self.read.split()[0]}" if isinstance(self.read, str) else "its authors' page"
+        files = tuple(RequiredFile(f"{self.folder}/{name}") for name in self.files.split())
+        notes = (self.note,) if self.note else ()
         return DatasetLayout(source, "see its page", "ROOT/", files, self.find, notes, tried=False)
 
     def load(self, path: str | os.PathLike[str]) -> Dataset:
@@ -73,7 +75,8 @@ class TransferSet:
         root = find_root(Path(path), self.layout)
         problems = FileProblems(root)
         try:
-            found = self.read(root, problems)
+            read = partial(_read_torchvision, *self.read.split()) if isinstance(self.read, str) else self.read
+            found = read(root, problems)
         except LabelGapError:
             raise
         except Exception as error:  # whatever the parsers of torchvision and scipy raise
@@ -99,12 +102,9 @@ class TransferSet:
         return Split(name, FileImages(root, images), table)
 
 
-def _torchvision(kind: str, *train: str) -> Callable[[Path, FileProblems], Samples]:
-    """Return a function that reads by a class of torchvision, whose parts ``train`` are the training images."""
-    return partial(_read_torchvision, kind, train)
-
-
-def _read_torchvision(kind: str, train: Sequence[str], root: Path, problems: FileProblems) -> Samples:
+def _read_torchvision(kind: str, *given: Any) -> Samples:
+    """Read by a class of torchvision: the names of its training parts, then root and problems."""
+    *train, root, _ = given
     if importlib.util.find_spec("torchvision") is None:
         raise InputError("torchvision reads these files and is not installed: pip install 'labelgap[timm]'.")
     with declared_operators():
@@ -161,91 +161,46 @@ def _read_caltech(root: Path, problems: FileProblems) -> Samples:
     return found
 
 
-_AIRCRAFT: Final = "fgvc-aircraft-2013b/data"
-_CUB: Final = ("images", "classes", "image_class_labels", "train_test_split")
-_NO_CLASS: Final = "torchvision has no class for it"
+_CUB: Final = ("image_class_labels", "train_test_split", "images", "classes")
 
 TRANSFER_SETS: Final = (
     TransferSet(
-        "aircraft",
-        "FGVC-Aircraft: 100 variants",
-        (100, 6667, 3333),
-        _torchvision("FGVCAircraft", "trainval"),
-        (f"{_AIRCRAFT}/variants.txt", f"{_AIRCRAFT}/images_variant_trainval.txt", f"{_AIRCRAFT}/images/*.jpg"),
-        "FGVCAircraft",
+        *("aircraft", "FGVC-Aircraft: 100 variants", (100, 6667, 3333), "fgvc-aircraft-2013b/data"),
+        *("variants.txt images_variant_trainval.txt images_variant_test.txt images/*.jpg", "FGVCAircraft trainval"),
     ),
     TransferSet(
-        "caltech101",
-        "Caltech-101: 102 folders, the background included",
-        (102, 3060, 6084),
-        _read_caltech,
-        ("caltech101/101_ObjectCategories", "caltech101", "caltech101/101_ObjectCategories/*/*.jpg"),
-        "Caltech101",
+        *("caltech101", "Caltech-101: 102 folders, the background included", (102, 3060, 6084), "caltech101"),
+        *("101_ObjectCategories 101_ObjectCategories/*/*.jpg", _read_caltech),
         f"train are {CALTECH_TRAIN} images of each folder, drawn with seed {_SEED}: the paper does not say which",
     ),
     TransferSet(
-        "cars",
-        "Stanford Cars: 196 models",
-        (196, 8144, 8041),
-        _torchvision("StanfordCars", "train"),
-        (
-            *("stanford_cars/devkit/cars_meta.mat", "stanford_cars/devkit/cars_train_annos.mat"),
-            *("stanford_cars/cars_test_annos_withlabels.mat", "stanford_cars/cars_train/*.jpg"),
-            "stanford_cars/cars_test/*.jpg",
-        ),
-        "StanfordCars",
+        *("cars", "Stanford Cars: 196 models", (196, 8144, 8041), "stanford_cars"),
+        "devkit/cars_meta.mat cars_test_annos_withlabels.mat devkit/cars_train_annos.mat cars_*/*.jpg",
+        "StanfordCars train",
     ),
     TransferSet(
-        "cub200",
-        "CUB-200-2011: 200 species of birds; its attributes are `cub`",
-        (200, 5994, 5794),
-        _read_cub,
-        (*(f"CUB_200_2011/{name}.txt" for name in reversed(_CUB)), "CUB_200_2011/images/*/*.jpg"),
-        note=_NO_CLASS,
+        *("cub200", "CUB-200-2011: 200 species of birds; its attributes are `cub`", (200, 5994, 5794), "CUB_200_2011"),
+        *(" ".join([*(f"{name}.txt" for name in _CUB), "images/*/*.jpg"]), _read_cub),
     ),
     TransferSet(
-        "dtd",
-        "DTD: 47 textures, the first of its ten splits",
-        (47, 3760, 1880),
-        _torchvision("DTD", "train", "val"),
-        tuple(
-            f"dtd/dtd/{name}" for name in ("labels/train1.txt", "labels/val1.txt", "labels/test1.txt", "images/*/*.jpg")
-        ),
-        "DTD",
+        *("dtd", "DTD: 47 textures, the first of its ten splits", (47, 3760, 1880), "dtd/dtd"),
+        *("labels/train1.txt labels/val1.txt labels/test1.txt images/*/*.jpg", "DTD train val"),
     ),
     TransferSet(
-        "flowers102",
-        "Flowers-102",
-        (102, 2040, 6149),
-        _torchvision("Flowers102", "train", "val"),
-        ("flowers-102/setid.mat", "flowers-102/imagelabels.mat", "flowers-102/jpg/*.jpg"),
-        "Flowers102",
+        *("flowers102", "Flowers-102", (102, 2040, 6149), "flowers-102"),
+        *("setid.mat imagelabels.mat jpg/*.jpg", "Flowers102 train val"),
     ),
     TransferSet(
-        "food101",
-        "Food-101",
-        (101, 75750, 25250),
-        _torchvision("Food101", "train"),
-        ("food-101/meta/train.json", "food-101/meta/test.json", "food-101/images/*/*.jpg"),
-        "Food101",
+        *("food101", "Food-101", (101, 75750, 25250), "food-101"),
+        *("meta/train.json meta/test.json images/*/*.jpg", "Food101 train"),
     ),
     TransferSet(
-        "pets",
-        "Oxford-IIIT Pet: 37 breeds",
-        (37, 3680, 3669),
-        _torchvision("OxfordIIITPet", "trainval"),
-        tuple(
-            f"oxford-iiit-pet/{name}" for name in ("annotations/trainval.txt", "annotations/test.txt", "images/*.jpg")
-        ),
-        "OxfordIIITPet",
+        *("pets", "Oxford-IIIT Pet: 37 breeds", (37, 3680, 3669), "oxford-iiit-pet"),
+        *("annotations/trainval.txt annotations/test.txt images/*.jpg", "OxfordIIITPet trainval"),
     ),
     TransferSet(
-        "sun397",
-        "SUN397: 397 scenes, the first of its ten splits",
-        (397, 19850, 19850),
-        _read_sun,
-        tuple(f"SUN397/{name}" for name in ("Training_01.txt", "Testing_01.txt", "*/*/*.jpg")),
-        "SUN397",
+        *("sun397", "SUN397: 397 scenes, the first of its ten splits", (397, 19850, 19850), "SUN397"),
+        *("Training_01.txt Testing_01.txt */*/*.jpg", _read_sun),
         "the lists of the split (Partitions) go beside the images, into SUN397",
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -81,11 +81,13 @@ def critical_difference_figure(ranking: Ranking, *, width: float = style.WIDE) -
     space = (high - low) * (0.75 if narrow else 0.4)
     axis.set(xlim=(low - space, high + space), ylim=(-(depth + 0.45 * half), 1.35))
     axis.axis("off")
-    look = {"color": style.TEXT_COLOR, "linewidth": 1.1, "solid_capstyle": "butt"}
-    axis.plot([low, high], [0, 0], **look)  # type: ignore[arg-type]
-    for rank in range(low, high + 1):
-        axis.plot([rank, rank], [0, 0.12], **look)  # type: ignore[arg-type]
-        axis.text(rank, 0.2, f"{rank}", ha="center", va="bottom", color=style.MUTED_COLOR, fontsize=10)
+    look: dict[str, Any] = {"color": style.TEXT_COLOR, "linewidth": 1.1, "solid_capstyle": "butt"}
+    text_style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "parse_math": False}
+    text_style |= {"color": style.TEXT_COLOR, "fontsize": 11}
+    axis.plot([low, high], [0, 0], **look)
+    for tick in range(low, high + 1):
+        axis.plot([tick, tick], [0, 0.12], **look)
+        axis.text(tick, 0.2, f"{tick}", ha="center", va="bottom", color=style.MUTED_COLOR, fontsize=10)
     reach = min(ranking.critical_difference, high - low + space)
     axis.plot([low, low + reach], [0.8, 0.8], color=style.VERMILLION, linewidth=2.4, solid_capstyle="butt")
     text = f"critical difference {ranking.critical_difference:.2f}"
@@ -97,10 +99,9 @@ def critical_difference_figure(ranking: Ranking, *, width: float = style.WIDE) -
         rank, left = float(ranking.average[number]), number < half
         place = -(depth + 0.45 * (number if left else count - 1 - number))
         edge = low - 0.04 * space if left else high + 0.04 * space
-        axis.plot([rank, rank, edge], [0, place, place], **look)  # type: ignore[arg-type]
-        label, side, offset = (f"{name}  {rank:.2f}", "right", -5) if left else (f"{rank:.2f}  {name}", "left", 5)
-        look_of_text = {"ha": side, "va": "center", "color": style.TEXT_COLOR, "fontsize": 11, "parse_math": False}
-        axis.annotate(label, (edge, place), (offset, 0), textcoords="offset points", **look_of_text)
+        axis.plot([rank, rank, edge], [0, place, place], **look)
+        label, side = (f"{name}  {rank:.2f}", "right") if left else (f"{rank:.2f}  {name}", "left")
+        axis.annotate(label, (edge, place), (-5 if left else 5, 0), ha=side, **text_style)
     return figure
 
 

@@ -275,12 +275,11 @@ def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
 def unmet_need(cell: Cell, sources: Mapping[str, DataSource], pretrained: Mapping[str, Any]) -> str | None:
     """Return what a cell cannot be filled without: data or a network not given, or a part that it lacks; else None."""
     training, name = cell.training, cell.column.data
-    if training.protocol == TRANSFER and training.method not in pretrained:
-        return f"no network trained with this loss: give --pretrained {training.method}=RUN"
     source = sources.get(name)
     if source is None:
-        other = ", a CSV or a file of features (labelgap has no reader of the original)"
-        return f"no data: give --data {name}=PATH{'' if name in dataset_names() else other}"
+        return f"no data: give --data {name}=PATH"
+    if training.protocol == TRANSFER and training.method not in pretrained:
+        return f"no network trained with this loss: give --pretrained {training.method}=RUN"
     if (found := source_data(source, training.protocol)) is None:
         given = f"{source['features'][1]} holds features, and {training.protocol} trains on images"
         return f"{given}: add a second --data {name}=PATH, of the images"
