@@ -140,6 +140,9 @@ def test_the_command_prints_both_numbers_and_writes_a_report(vectors: str, capsy
     assert all(each in said for each in ("84.2", "epochs 1", "90/110/80", "4,574/1,143/5,823")), "ours and theirs"
     page = Path("runs/reproduce/report.html").read_text(encoding="utf-8")
     assert '<td data-name="paper">84.2' in page, "a phone shows the names"
+    rows = list(csv.DictReader(Path("runs/reproduce/tables/cole-table1.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["method"], row["linear voc2012 paper"]) for row in rows] == [("an", "84.2"), ("wan", "84.1")]
+    assert verify_run("runs/reproduce").intact
     assert call("report", "runs/reproduce") == call("reproduce") == 0
     assert "kim-table4" in capsys.readouterr().out
 
