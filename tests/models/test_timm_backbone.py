@@ -255,8 +255,8 @@ def test_operators_that_torchvision_has_are_left_alone_and_missing_ones_are_decl
     folder = make_torchvision(tmp_path, own + "import torchvision._meta_registrations\n")
     code = """
 import torch
-from labelgap.models import timm as library
-with library._declare_operators():
+from labelgap.core.torchvision import declared_operators
+with declared_operators():
     import torchvision
 for operator in (torch.ops.torchvision.nms, torch.ops.torchvision.qnms):
     print([argument.name for argument in operator.default._schema.arguments])

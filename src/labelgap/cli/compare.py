@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from typer import Argument
+
 import labelgap as lg
 from labelgap.cli import options
 from labelgap.cli.options import DataSource, option, parse_numbers, parse_pairs, setting_option, with_options
@@ -17,6 +19,7 @@ from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:
     from labelgap.studies.compare import Comparison
+    from labelgap.studies.datasets import DatasetComparison
     from labelgap.studies.shares import ShareComparison
 
 _grid = partial(option, rich_help_panel="Methods and settings")
@@ -67,7 +70,7 @@ class CompareOptions:
 
 @with_options(source=DataSource, compared=CompareOptions)
 def compare(
-    data: options.Data,
+    data: Annotated[list[str], Argument(metavar="DATA...", help="As for train; several give one table and ranks.")],
     source: DataSource,
     compared: CompareOptions,
     device: options.Device = "auto",
@@ -79,23 +82,29 @@ def compare(
     Plain logistic regression, with unknown labels as absent, stands beside them.
     """
     from labelgap.studies.compare.settings import check_settings
+    from labelgap.studies.datasets import compare_datasets
     from labelgap.studies.shares import check_shares, compare_shares
 
     shares = parse_numbers(compared.train_share, "--train-share", float)
     if shares is not None:
         check_shares(shares)
+        if len(data) > 1:
+            raise InputError(f"--train-share {compared.train_share} takes one DATA, and {len(data)} are given.")
     names, hidden = compared.method_names(), source.hidden
     settings = {**compared.settings(), "observe": hidden, "label_seed": source.seed}
     check_settings(names, settings)  # before the images are read
-    opened = options.open_dataset(data, source)
-    print_data(opened if hidden is None else opened.observe(**hidden, seed=source.seed))
+    opened = [options.open_dataset(each, source) for each in data]
+    for each in opened:
+        print_data(each if hidden is None else each.observe(**hidden, seed=source.seed))
     if hidden is not None and compared.seeds > 1:
         print(f"these are the labels of the first seed; each of the {compared.seeds} seeds draws its own")
     where: dict[str, Any] = {"device": device, "workers": workers, "out": out}
     if shares is not None:
-        _print_shares(compare_shares(opened, names, shares=shares, **where, **settings))
+        _print_shares(compare_shares(opened[0], names, shares=shares, **where, **settings))
+    elif len(opened) > 1:
+        _print_datasets(compare_datasets(opened, names, **where, **settings))
     else:
-        _print(lg.compare(opened, names, **where, **settings))
+        _print(lg.compare(opened[0], names, **where, **settings))
 
 
 def _print(comparison: Comparison) -> None:
@@ -115,6 +124,18 @@ def _print(comparison: Comparison) -> None:
         ("next", None if best is None else page.method_command(comparison, best)),
         ("accuracy", accuracy if commands else None),
     )
+
+
+def _print_datasets(found: DatasetComparison) -> None:
+    from labelgap.reporting.method_table import FOLDER
+    from labelgap.reporting.pages import datasets as page
+
+    for comparison in found.comparisons.values():
+        lg.write_report(comparison)
+    report, tables = lg.write_report(found), found.path / FOLDER / page.TABLE
+    findings = [text.replace("`", "") for text in page.ranking_findings(found.ranking)]
+    print_rich("", page.dataset_table(found), "", *findings)
+    print_fields(("report", report), ("tables", f"{tables}.csv, .md, .tex"))
 
 
 def _print_shares(found: ShareComparison) -> None:

@@ -15,6 +15,7 @@ from labelgap.cli.options import data_arguments, format_arguments, joined_proces
 from labelgap.cli.printing import interval, percent, print_fields, some_names
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
+from labelgap.core.files import file_stem
 from labelgap.core.text import pluralize, truncate_text
 
 _CHANCE: Final = "so few known absent beside the present that random scores would reach more than 50"
@@ -67,7 +68,7 @@ def evaluate(
         commands = run_review_commands(opened_run.path, opened_run.config, opened)
     else:
         words = shlex.split(format_arguments(data, data_options))
-        commands = data_review_commands(opened_run.path, opened, words, options.file_stem(opened.name), chosen)
+        commands = data_review_commands(opened_run.path, opened, words, file_stem(opened.name), chosen)
     _print_notes(measured, commands)
 
 

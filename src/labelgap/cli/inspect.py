@@ -12,7 +12,7 @@ from labelgap.cli import options
 from labelgap.cli.options import DataSource, data_arguments, format_arguments, option, with_options
 from labelgap.cli.printing import Field, print_fields, print_json, print_table, some_names
 from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, merge_repeated
-from labelgap.core.files import display_path
+from labelgap.core.files import display_path, file_stem
 from labelgap.core.text import format_duration, pluralize, truncate_text
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def inspect(
     if report or out is not None:
         from labelgap.reporting.pages.contact_sheet import write_contact_sheet
 
-        page = out or Path(f"{options.file_stem(opened.name)}-inspect.html")
+        page = out or Path(f"{file_stem(opened.name)}-inspect.html")
         page = write_contact_sheet(opened, page, summary=summary, images=not no_images)
     if as_json:
         found = {"seconds": round(seconds, 3), "report": page, "image_check": image_check}

@@ -291,8 +291,3 @@ def parse_observe(text: str) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"--observe {text}: {error}") from None
     return given
-
-
-def file_stem(name: str) -> str:
-    """Return the name of data without its folder and suffix, for the names of files that are made of them."""
-    return re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "data"

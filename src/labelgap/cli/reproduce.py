@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit
 
 import labelgap as lg
-from labelgap.cli.options import AsJson, Device, Workers, option, setting_option
+from labelgap.cli.options import AsJson, Device, Workers, option, parse_pairs, setting_option
 from labelgap.cli.printing import print_fields, print_json, print_rich, print_table
 from labelgap.core.text import pluralize
 
@@ -29,6 +29,9 @@ def reproduce(
     cells: Annotated[list[str] | None, option("Rows, columns or ROW/COLUMN, e.g. 'role/*;linear:*'.")] = None,
     seeds: Annotated[int, option("Number of seeds.")] = 3,
     jobs: Annotated[int, option("Networks to train at a time; heads are trained together anyway.")] = 1,
+    pretrained: Annotated[
+        list[str] | None, option("Networks of two-way-transfer; repeatable.", metavar="LOSS=RUN")
+    ] = None,
     dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.")] = False,
     grid: Annotated[str, _changed("paper: val chooses from all that was searched. preset: one setting.")] = "stated",
     backbone: Annotated[str | None, _setting("backbone")] = None,
@@ -44,6 +47,7 @@ def reproduce(
 ) -> None:
     """Fill the cells of a paper's table whose data are given, and print our numbers beside the paper's."""
     from labelgap.reporting import reproduction_table
+    from labelgap.reporting.method_table import FOLDER
     from labelgap.studies.reproduce import runner
     from labelgap.studies.reproduce.results import FILE, TABLE
 
@@ -51,6 +55,7 @@ def reproduce(
         return _list(as_json)
     changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
     settings: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "weights": weights, **changed}
+    settings["pretrained"] = parse_pairs(pretrained, "--pretrained", "two-way=runs/two-way")
     if cells is not None:  # separated by ";": the name of a row may have a comma
         settings["cells"] = [part.strip() for text in cells for part in text.split(";") if part.strip()]
     plan = runner.plan_reproduction(table, data or [], out=out, **settings)
@@ -70,6 +75,7 @@ def reproduce(
         print_rich("", reproduction_table(made, table), "")
         reasons = (("failed", text) for text in runner.describe_missing(failed))
         print_fields(*reasons, ("report", report), ("results", f"{made.path / TABLE}, {made.path / FILE}"))
+        print_fields(("tables", f"{made.path / FOLDER / table}.csv, .md, .tex"))
     if not plan.done and len(failed) == sum(map(len, plan.cells.values())):
         raise Exit(2)  # no cell was filled
     return None

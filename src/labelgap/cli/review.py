@@ -20,6 +20,7 @@ from labelgap.cli.options import RunData, open_dataset, option, parse_duration, 
 from labelgap.cli.printing import Field, print_fields, print_json
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
+from labelgap.core.files import file_stem
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _open_folder(source: str, moved: str | None, data_options: DataOptions, opti
         raise InputError(f"{source} is not a run. Random images without one: labelgap review {source} --random 300")
     else:
         data = open_dataset(source, data_options)
-        name = shared.file_stem(data.name)
+        name = file_stem(data.name)
     split = options.split or default_split(data)
     if random > (count := len(data.split(split))):
         print_fields(("random", f"all {pluralize(count, 'image')} of {split}: there are no {random:,}"), stderr=True)

@@ -210,3 +210,8 @@ def display_path(path: str | os.PathLike[str]) -> str:
         return os.fspath(Path(path).relative_to(Path.cwd()))
     except (ValueError, OSError):
         return os.fspath(path)
+
+
+def file_stem(name: str) -> str:
+    """Return the name of data without its folder and suffix, for the names of files that are made of them."""
+    return re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "data"

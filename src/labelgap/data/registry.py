@@ -39,6 +39,7 @@ from labelgap.data.readers.recipe import SHARDS, to_stored_option, to_stored_pat
 from labelgap.data.readers.shards import is_shard_folder, load_shards
 from labelgap.data.readers.spml import SPML_LAYOUT, load_spml
 from labelgap.data.readers.table import load_csv, load_parquet
+from labelgap.data.readers.transfer import TRANSFER_SETS
 from labelgap.data.readers.voc import load_voc2007, load_voc2012, voc_layout
 
 _NO_LAYOUT: Final = DatasetLayout()
@@ -114,6 +115,7 @@ def _own(*files: RequiredFile, source: str = "your own", license: str = "yours")
 
 _VOC: Final = "Everingham et al., IJCV 2010"
 _COCO: Final = "Lin et al., ECCV 2014"
+_TRANSFER: Final = "Kobayashi, CVPR 2023, table 8"
 _COCO_PATH: Final = "a folder with COCO's annotations"
 _PHOTOS: Final = RequiredFile("photos/*.jpg", "any folder: --images photos")
 
@@ -180,6 +182,18 @@ BUILTIN_READERS: Final = (
         "a folder with CUB-200-2011",
         reference="Wah et al., Caltech 2011",
         layout=CUB_LAYOUT,
+    ),
+    *(
+        DatasetReader(
+            each.name,
+            each.load,
+            f"{each.title}; one class per image",
+            f"a folder with {each.name}",
+            None,
+            _TRANSFER,
+            layout=each.layout,
+        )
+        for each in TRANSFER_SETS
     ),
     DatasetReader(
         "spml",

@@ -8,10 +8,7 @@ classifier reads.
 as if it were an image of one position, so maps are in the space of the features and every model has class activation
 maps. Where the head is the plain average, they are the model's own maps, and their average is the features.
 
-timm needs torchvision but none of its compiled operators. The torchvision of PyPI is linked to CUDA; beside a CPU-only
-torch (on ARM there is no other) its operators cannot be loaded. torchvision survives that, except that it describes two
-of them, ``nms`` and ``qnms``, to the compiler without asking whether they exist. ``import_timm`` declares those that
-are missing, without a body, just before that.
+timm needs torchvision but none of its compiled operators; see ``core.torchvision``.
 
 Reference: Wightman, PyTorch Image Models, 2019.
 """
@@ -23,8 +20,6 @@ import importlib.util
 import math
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast, final
 
@@ -33,6 +28,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.torchvision import declared_operators
 from labelgap.models.backbone import (
     FORWARD_ERRORS,
     RANDOM_WEIGHTS,
@@ -60,8 +56,6 @@ _LICENSES: Final = {
     "cc-by-nc-4.0": "CC-BY-NC-4.0, not for commercial use",
     "mit": "MIT",
 }
-_OPERATORS: Final = ("nms", "qnms")
-_SCHEMA: Final = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _REGISTRATION: Final = re.compile(r"^@register_model\b", re.MULTILINE)
 _FILTERS: Final = (
     *("checkpoint_filter_fn", "checkpoint_filter_fn_classifier", "_filter_fn", "_filter_torchvision_pretrained"),
@@ -75,7 +69,7 @@ def import_timm() -> Any:
     if importlib.util.find_spec("timm") is None:
         raise InputError("this backbone is made by timm, which is not installed: pip install 'labelgap[timm]'.")
     try:
-        with _declare_operators():
+        with declared_operators():
             return importlib.import_module("timm")
     except (ImportError, RuntimeError, OSError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
@@ -86,29 +80,6 @@ def import_timm() -> Any:
             "Install both again from one index, so that their versions match and both are built for the CPU or for the "
             "same CUDA: pip uninstall torch torchvision, then pip install torch torchvision."
         ) from error
-
-
-class _BeforeRegistration:
-    """An import hook that finds no module; it declares the operators that torchvision could not load."""
-
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        if name == "torchvision._meta_registrations":
-            import torch
-
-            for operator in _OPERATORS:
-                if not hasattr(torch.ops.torchvision, operator):
-                    torch.library.define(f"torchvision::{operator}", _SCHEMA)
-
-
-@contextmanager
-def _declare_operators() -> Iterator[None]:
-    """Let torchvision be imported within this context, also where its compiled operators cannot be loaded."""
-    hook: Any = _BeforeRegistration()
-    sys.meta_path.insert(0, hook)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(hook)
 
 
 def count_timm_models() -> int | None:

@@ -11,7 +11,8 @@ from labelgap.reporting.gradients import (
     gradient_regimes,
 )
 from labelgap.reporting.pages.comparison import comparison_table
-from labelgap.reporting.pages.reproduction import reproduction_table
+from labelgap.reporting.pages.datasets import critical_difference_figure, dataset_method_table, dataset_table
+from labelgap.reporting.pages.reproduction import paper_table, reproduction_table
 from labelgap.reporting.pages.shares import LabelBudget, label_budget, label_budget_figure, share_table
 from labelgap.reporting.pages.study import study_table
 from labelgap.reporting.report import write_report
@@ -62,6 +63,9 @@ __all__ = [
     "class_separability",
     "class_table",
     "comparison_table",
+    "critical_difference_figure",
+    "dataset_method_table",
+    "dataset_table",
     "epoch_scores",
     "epoch_scores_figure",
     "example_context",
@@ -76,6 +80,7 @@ __all__ = [
     "label_scores",
     "methods_markdown",
     "modified_labels_from_run",
+    "paper_table",
     "parameter_effect_figure",
     "parameter_effects",
     "pointing_figure",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +28,8 @@ SELECTION_RULES: Final = {
 }
 """How the epoch was selected, and what follows from it."""
 Measured = tuple[str, float | None]  # the name of a method, and its measure from 0 to 1
-_LABEL_WIDTH: Final = 24  # characters of a label that are shown in the narrowest terminal
+_LABEL_WIDTH: Final = 24  # half of it is shown of a label in the narrowest terminal
+_GAP: Final = 2  # between two columns
 
 
 def format_number(value: float | None, digits: int = 2) -> str:
@@ -145,25 +148,66 @@ class ResultRow(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of results, for a page and for the terminal."""
+    """A table of results, for a page and, as rich prints it, for the terminal."""
 
     title: str
     columns: Sequence[str]  # the headers, after the label
     rows: Sequence[ResultRow]
     notes: Sequence[str] = ()
+    strong: Collection[tuple[int, int]] = ()  # row and column of cells that are bold alone
+    joined: Collection[int] = ()  # columns that stand beside the one before, whatever the width
 
-    def for_terminal(self) -> Table:
-        """Return it with the notes below. In a narrow terminal headers and cells take two lines; labels stay whole."""
-        table = Table(title=Text(single_line(self.title)), title_justify="left", title_style="bold", box=None)
-        table.caption = Text("\n".join(self.notes)) if self.notes else None
-        table.caption_justify, table.caption_style, table.header_style, table.pad_edge = "left", "dim", "dim", False
-        longest = max((len(row.label) for row in self.rows), default=0)
-        table.add_column("", no_wrap=True, min_width=min(_LABEL_WIDTH, longest))
-        for name in self.columns:
-            table.add_column(Text(name), justify="right", overflow="fold")
-        for before, row in zip([None, *self.rows], self.rows, strict=False):
-            if row.apart and before is not None and not before.apart:
-                table.add_row()
-            style = "dim" if row.apart else "bold" if row.bold else ""
-            table.add_row(Text(single_line(row.label)), *map(Text, row.cells), style=style)
-        return table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the title, tables below each other, of as many columns as keep each row on one line, and the notes.
+
+        Headers take several lines where all columns fit so. A label is cut only where there is no room for a column.
+        """
+        label, sizes = self._widths(options.max_width)
+        blocks, room = list[list[int]](), 0
+        for group in self._groups():
+            need = sum(sizes[place] + _GAP for place in group)
+            if not blocks or need > room:
+                blocks, room = [*blocks, []], options.max_width - label
+            blocks[-1] += group
+            room -= need
+        yield Text(single_line(self.title), "bold")
+        for block in blocks or [[]]:
+            if block and block[0]:
+                yield ""
+            table = Table(box=None, pad_edge=False, header_style="dim")
+            table.add_column("", no_wrap=True, width=label)
+            for place in block:
+                table.add_column(Text(self.columns[place]), justify="right", width=sizes[place], overflow="fold")
+            for number, row in enumerate(self.rows):
+                if row.apart and number and not self.rows[number - 1].apart:
+                    table.add_row()
+                cells = (Text(row.cells[place], "bold" if (number, place) in self.strong else "") for place in block)
+                style = "dim" if row.apart else "bold" if row.bold else ""
+                table.add_row(Text(single_line(row.label)), *cells, style=style)
+            yield table
+        if self.notes:
+            yield Text("\n".join(self.notes), "dim")
+
+    def _groups(self) -> list[list[int]]:
+        """Return the columns, each with those that are joined to it."""
+        groups = list[list[int]]()
+        for place in range(len(self.columns)):
+            if place in self.joined:
+                groups[-1].append(place)
+            else:
+                groups.append([place])
+        return groups
+
+    def _widths(self, width: int) -> tuple[int, list[int]]:
+        """Return the widths of the label and of the columns: headers are folded where they would not fit."""
+        longest = max((cell_len(single_line(row.label)) for row in self.rows), default=0)
+        sizes = [
+            max((cell_len(row.cells[place]) for row in self.rows), default=0) for place in range(len(self.columns))
+        ]
+        whole = [max(size, *map(cell_len, name.split("\n"))) for size, name in zip(sizes, self.columns, strict=True)]
+        if longest + sum(size + _GAP for size in whole) > width:
+            whole = [
+                max(size, *map(cell_len, name.split() or [""])) for size, name in zip(sizes, self.columns, strict=True)
+            ]
+        widest = max((sum(whole[place] + _GAP for place in group) for group in self._groups()), default=0)
+        return min(longest, max(width - widest, _LABEL_WIDTH // 2)), whole

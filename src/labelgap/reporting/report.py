@@ -11,17 +11,20 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder, write_text
 from labelgap.core.manifest import replacing
 from labelgap.data.dataset import Dataset
+from labelgap.reporting.method_table import FOLDER
 from labelgap.reporting.model_card import MODEL_CARD_FILE, render_model_card
 from labelgap.reporting.page import REPORT_FILE, Page, write_figures
 from labelgap.reporting.pages.comparison import comparison_page
+from labelgap.reporting.pages.datasets import dataset_method_table, datasets_page
 from labelgap.reporting.pages.linear_eval import linear_eval_page
-from labelgap.reporting.pages.reproduction import reproduction_page
+from labelgap.reporting.pages.reproduction import paper_table, reproduction_page
 from labelgap.reporting.pages.run import run_page
 from labelgap.reporting.pages.shares import shares_page
 from labelgap.reporting.pages.study import study_page
 from labelgap.reporting.pages.sweep import sweep_page
 from labelgap.studies import Study, open_study
 from labelgap.studies.compare import Comparison
+from labelgap.studies.datasets import DatasetComparison
 from labelgap.studies.linear_eval import LinearEvaluation
 from labelgap.studies.reproduce import Reproduction
 from labelgap.studies.shares import ShareComparison
@@ -32,11 +35,12 @@ from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.run_folder import is_run_folder, sweep_run
 
-Result = Run | Study | Comparison | LinearEvaluation | Reproduction | ShareComparison | Sweep
+Result = Run | Study | Comparison | DatasetComparison | LinearEvaluation | Reproduction | ShareComparison | Sweep
 _PAGES: Final[dict[Any, Callable[[Any, Page], str]]] = {
     Reproduction: reproduction_page,
     LinearEvaluation: linear_eval_page,
     Comparison: comparison_page,
+    DatasetComparison: datasets_page,
     ShareComparison: shares_page,
     Sweep: sweep_page,
     Study: study_page,
@@ -86,7 +90,11 @@ def write_report(
     path = opened.path / REPORT_FILE
     if not isinstance(opened, Run) and not path.resolve().is_relative_to(opened.path.resolve()):
         raise RunError(f"{path} is a link out of its folder: remove it.")
-    with replacing(opened.path, [REPORT_FILE]):
+    tables = [dataset_method_table(opened)] if isinstance(opened, DatasetComparison) else []
+    tables += [paper_table(opened, name) for name in opened.tables] if isinstance(opened, Reproduction) else []
+    with replacing(opened.path, [REPORT_FILE, *(file for table in tables for file in table.files)]):
+        for table in tables:
+            table.write(opened.path / FOLDER)
         write_text(path, text)
     if figures is not None:
         write_figures(page.figures, Path(figures))

@@ -148,6 +148,7 @@ def linear_eval(
     penalties: Sequence[float] | None = None,
     backbone: str | None = None,
     weights: str | None = None,
+    size: int | None = None,
     precision: str = "float32",
     tolerance: float = 1e-5,
     out: str | os.PathLike[str] = "runs/linear-eval",
@@ -170,7 +171,7 @@ def linear_eval(
         labels, rows = _training_labels(splits, chosen_task)
         measured = _measured(splits, chosen_task, notes)
         count = choose_workers(workers, on_device)
-        features, _ = compute_split_features(splits, backbone, weights, on_device, count, reporter)
+        features, _ = compute_split_features(splits, backbone, weights, on_device, count, reporter, size=size)
         values, started = sorted(penalties or PAPER_PENALTIES), time.perf_counter()
         reporter.log(f"fitting {len(values)} penalties together, {chosen_task}")
         dtype = widest_float(on_device) if on_device.type == "mps" else _PRECISIONS[precision]

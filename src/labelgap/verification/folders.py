@@ -37,6 +37,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
 from labelgap.models.weight_files import NO_WEIGHTS
+from labelgap.reporting.method_table import FOLDER
 from labelgap.reporting.model_card import MODEL_CARD_FILE
 from labelgap.reporting.page import REPORT_FILE
 from labelgap.review.database import FILE as DECISIONS
@@ -45,6 +46,7 @@ from labelgap.review.store import read_decisions
 from labelgap.studies import open_study
 from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.results import HEADS_FOLDER, TABLE, TRIALS, Comparison
+from labelgap.studies.datasets import DatasetComparison
 from labelgap.studies.linear_eval import FILES as LINEAR_EVAL
 from labelgap.studies.linear_eval import LinearEvaluation
 from labelgap.studies.reproduce import results as reproduction
@@ -61,7 +63,9 @@ from labelgap.training.network import check_weights, stored_feature_width
 from labelgap.training.run import MAX_FOREIGN_SIZE
 from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, RUN_FILES, read_data_identity
 
-Kind = Literal["run", "study", "comparison", "linear evaluation", "reproduction", "sweep", "training shares", "review"]
+Kind = Literal[
+    "run", "study", "comparison", "data sets", "linear evaluation", "reproduction", "sweep", "training shares", "review"
+]
 Reader = tuple[str, Callable[[], object]]
 
 _KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
@@ -70,6 +74,7 @@ _KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
     "reproduction": (reproduction.FILES, reproduction.Reproduction.open),
     "sweep": (sweep.FILES, sweep.Sweep.open),
     "training shares": (SHARES, ShareComparison.open),
+    "data sets": ((DatasetComparison.FILE,), DatasetComparison.open),
     "study": ((Study.FILE,), open_study),
     "run": (RUN_FILES, read_config),
     "review": ((CANDIDATES,), open_review_folder),
@@ -154,6 +159,7 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
     if _is_unfinished_run(folder, kind):
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
     added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, sweep.DATABASE, *_head_files(folder))
+    added += tuple(f"{FOLDER}/{path.name}" for path in (folder / FOLDER).glob("*"))
     write_manifest(folder, (*_KINDS[kind][0], *added))
     for member in (member() for _, member in _members(folder, kind)):
         if kind != "reproduction" or not _is_unfinished_run(member, _kind(member)):
@@ -221,8 +227,9 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
     if kind == "sweep":
         parts = (folder / name for name in (sweep.AUTO_FOLDER, sweep.BEST_FOLDER))
         return [(part.name, partial(Path, part)) for part in parts if part.exists()]
-    if kind in ("reproduction", "training shares"):
-        found = sorted({path.parent for name in _DOCUMENTS for path in folder.glob(f"*/*/{name}")})
+    if kind in ("reproduction", "training shares", "data sets"):
+        below = "*" if kind == "data sets" else "*/*"
+        found = sorted({path.parent for name in _DOCUMENTS for path in folder.glob(f"{below}/{name}")})
         return [(path.relative_to(folder).as_posix(), partial(Path, path)) for path in found]
     if kind == "study":
         with suppress(RunError):
@@ -234,7 +241,7 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
 def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
     """Return every file of the manifest, and what is wrong with it."""
     if not (folder / MANIFEST_FILE).exists():
-        finished = kind in ("study", "comparison", "linear evaluation", "training shares")
+        finished = kind in ("study", "comparison", "data sets", "linear evaluation", "training shares")
         finished = finished or (kind == "run" and bool(_run_summary(folder)))
         return {MANIFEST_FILE: _NO_MANIFEST} if finished else {}
     try:

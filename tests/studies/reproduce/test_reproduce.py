@@ -140,6 +140,9 @@ def test_the_command_prints_both_numbers_and_writes_a_report(vectors: str, capsy
     assert all(each in said for each in ("84.2", "epochs 1", "90/110/80", "4,574/1,143/5,823")), "ours and theirs"
     page = Path("runs/reproduce/report.html").read_text(encoding="utf-8")
     assert '<td data-name="paper">84.2' in page, "a phone shows the names"
+    rows = list(csv.DictReader(Path("runs/reproduce/tables/cole-table1.csv").read_text(encoding="utf-8").splitlines()))
+    assert [(row["method"], row["linear voc2012 paper"]) for row in rows] == [("an", "84.2"), ("wan", "84.1")]
+    assert verify_run("runs/reproduce").intact
     assert call("report", "runs/reproduce") == call("reproduce") == 0
     assert "kim-table4" in capsys.readouterr().out
 
@@ -164,7 +167,7 @@ def test_what_is_wrong_is_refused_at_once(vectors: str, tmp_path: Path, capsys: 
         ("cole-table2", ["voc2012=missing.npz"], {}, r"missing\.npz"),
         ("cole-table2", [], {}, "--data voc2012=PATH"),
         ("two-way-nus", [], {}, "--data nuswide=PATH$"),
-        ("two-way-transfer", [], {}, "no reader"),
+        ("two-way-transfer", [], {}, "--data sun397=PATH$"),
         ("cole-table2", ["voc2012=untested.npz"], {}, r"untested\.npz"),
         ("cole-table2", ["voc2012=gap.npz"], {}, r"gap\.npz"),
     ]

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import blended_transform_factory
-from rich.table import Table
 
 from labelgap.core.text import join_names
 from labelgap.reporting import style
@@ -185,7 +184,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def comparison_table(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> ResultTable:
     """Return the table for the terminal: the measures, weight decay, lr and, if it differs, batch."""
     named = [row for row in comparison.methods if not row.options.keys() <= row.variant.keys()]
     options = "; ".join(f"{row.name} ({format_options(row.options)})" for row in named)
@@ -195,7 +194,7 @@ def comparison_table(comparison: Comparison) -> Table:
     settings = {name: cells for name, cells in setting_columns(comparison).items() if name in shown}
     each = zip(comparison_rows(comparison), zip(*settings.values(), strict=True), strict=True)
     rows = [row._replace(cells=(*row.cells, *cells)) for row, cells in each]
-    return ResultTable(comparison.title, (*comparison_columns(comparison), *settings), rows, notes).for_terminal()
+    return ResultTable(comparison.title, (*comparison_columns(comparison), *settings), rows, notes)
 
 
 def comparison_figure(comparison: Comparison, *, width: float = style.WIDE) -> Figure:

@@ -6,7 +6,6 @@ from typing import Final
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from labelgap.reporting import style
 from labelgap.reporting.formatting import ResultRow, ResultTable, format_measure
@@ -42,9 +41,9 @@ def _cells(result: PenaltyResult) -> list[str]:
     return [f"{result.penalty:.3g}", format_measure(result.val, 2), format_measure(result.test, 2), iterations]
 
 
-def linear_eval_table(evaluation: LinearEvaluation) -> Table:
+def linear_eval_table(evaluation: LinearEvaluation) -> ResultTable:
     """Return the table for the terminal."""
-    return _result_table(evaluation).for_terminal()
+    return _result_table(evaluation)
 
 
 def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -> Figure:

@@ -2,28 +2,69 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup
-from rich.table import Table
+from collections.abc import Mapping
+from typing import Final
 
+from markupsafe import Markup
+
+from labelgap.core.text import pluralize
 from labelgap.reporting.formatting import (
     NO_VALUE,
-    ResultRow,
     ResultTable,
     format_learning_rate,
     format_number,
     format_options,
     val_score_name,
 )
+from labelgap.reporting.method_table import MethodCell, MethodColumn, MethodRow, MethodTable
 from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.curves import EpochScores, render_epoch_scores, scores_of_seeds
 from labelgap.reporting.sections.parameter_effects import figure_name
 from labelgap.studies.reproduce import Reproduction, paper_tables
 from labelgap.studies.reproduce.results import CellResult, format_images
-from labelgap.studies.reproduce.tables import Cell, paper_images
+from labelgap.studies.reproduce.tables import EVALUATIONS, Cell, Column, paper_images
+
+_COLUMNS: Final = ("column", "ours", "±", "paper", "diff", "setting")
 
 
-def _result_table(reproduction: Reproduction, name: str) -> ResultTable:
-    """Return the filled cells of a table, and what a reader of the numbers should know."""
+def paper_table(reproduction: Reproduction, name: str) -> MethodTable:
+    """Return a table as its paper prints it: the rows and columns in which a cell is filled, ours beside theirs."""
+    paper, filled = paper_tables()[name], dict(reproduction.results(name))
+    columns = list(dict.fromkeys(cell.column for cell in filled))
+    rows = dict[str, list[MethodCell]]()
+    for label in dict.fromkeys(cell.row.name for cell in paper.cells if cell in filled):
+        cells = {cell.column: cell for cell in paper.cells if cell.row.name == label}
+        rows[label] = [_method_cell(cells.get(column), filled) for column in columns]
+    more = {cell.row.name for cell in filled if cell.training.extra_labels}
+    seeds = max((len(result.values) for result in filled.values()), default=1)
+    notes = [f"± is the standard deviation over {pluralize(seeds, 'seed')}."] if seeds > 1 else []
+    if above := [label for label in rows if label in more]:
+        notes.append(f"Below the line, as they see more labels than the others: {', '.join(above)}.")
+    return MethodTable(
+        name,
+        f"{name}: {paper.title}",
+        [_method_column(column) for column in columns],
+        [
+            MethodRow(label, cells, label in more)
+            for label, cells in sorted(rows.items(), key=lambda row: row[0] in more)
+        ],
+        [*_notes(reproduction, name), *notes],
+    )
+
+
+def _method_column(column: Column) -> MethodColumn:
+    name = column.data if column.metric == "map" else f"{column.data} {column.metric}"
+    return MethodColumn(name, column.protocol, "" if column.metric == "epoch" else "highest")
+
+
+def _method_cell(cell: Cell | None, filled: Mapping[Cell, CellResult]) -> MethodCell:
+    published = None if cell is None or cell.published is None else cell.published.value
+    result = None if cell is None else filled.get(cell)
+    return MethodCell(None, None, published) if result is None else MethodCell(result.mean, result.deviation, published)
+
+
+def _notes(reproduction: Reproduction, name: str) -> list[str]:
+    """Return what a reader of the numbers should know."""
     paper, filled = paper_tables()[name], reproduction.results(name)
     notes = [f"{len(filled)} of {len(paper.cells)} cells. {paper.paper}."]
     if paper.note:
@@ -37,24 +78,21 @@ def _result_table(reproduction: Reproduction, name: str) -> ResultTable:
         for images, cell, result in expected
         if images and images != result.images
     )
-    if any(result.deviation is None and cell.training.protocol != "linear-eval" for cell, result in filled):
+    if any(result.deviation is None and cell.training.protocol not in EVALUATIONS for cell, result in filled):
         notes.append("One seed says nothing about the spread.")
-    rows = [ResultRow(cell.row.name, _cells(cell, result)) for cell, result in filled]
-    return ResultTable(f"{name}: {paper.title}", ("column", "ours", "±", "paper", "diff", "setting"), rows, notes)
+    return notes
 
 
-def reproduction_table(reproduction: Reproduction, table: str) -> Table:
+def reproduction_table(reproduction: Reproduction, table: str) -> ResultTable:
     """Return the filled cells of a table for the terminal."""
-    return _result_table(reproduction, table).for_terminal()
+    return paper_table(reproduction, table).for_terminal()
 
 
 def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
     """Return the cells of a row; the last is what val chose: rates, and the options that the paper searched."""
-    paper = difference = NO_VALUE
+    paper, difference = _method_cell(cell, {}).theirs or NO_VALUE, NO_VALUE
     if cell.published is not None:
-        value = cell.published.value
-        paper = f"{value:.1f}" if round(value, 1) == value and cell.column.metric != "epoch" else f"{value:g}"
-        difference = f"{round(result.mean - value, 2) + 0.0:+.2f}"
+        difference = f"{round(result.mean - cell.published.value, 2) + 0.0:+.2f}"
     ours, setting = (f"{result.mean:.2f}", format_number(result.deviation)), result.setting
     options = {name: value for name, value in setting["options"].items() if name in cell.training.search}
     parts = [f"penalty {setting['penalty']:.2g}"] if "penalty" in setting else []
@@ -71,9 +109,10 @@ def reproduction_page(reproduction: Reproduction, page: Page) -> Markup:
     for name in reproduction.tables:
         published = (cell.published for cell, _ in reproduction.results(name))
         sources = "; ".join(dict.fromkeys(each.source for each in published if each is not None))
-        tables.append((_result_table(reproduction, name), sources, _curves(reproduction, name, page)))
-    settings = reproduction.settings.describe()
-    return render_template("pages/reproduction.html", tables=tables, settings=settings, has_images=False)
+        settings = [(cell.row.name, _cells(cell, result)) for cell, result in reproduction.results(name)]
+        tables.append((paper_table(reproduction, name), settings, sources, _curves(reproduction, name, page)))
+    made = reproduction.settings.describe()
+    return render_template("pages/reproduction.html", tables=tables, columns=_COLUMNS, made=made, has_images=False)
 
 
 def _curves(reproduction: Reproduction, table: str, page: Page) -> list[Markup]:

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
-from rich.table import Table
 
 from labelgap.reporting import style
 from labelgap.reporting.formatting import SELECTION_RULES, ResultRow, ResultTable, format_spread, truncate_label
@@ -108,9 +107,9 @@ def _result_table(found: ShareComparison) -> ResultTable:
     return ResultTable(f"Fewer training images of {found.data}", columns, rows, notes)
 
 
-def share_table(found: ShareComparison) -> Table:
+def share_table(found: ShareComparison) -> ResultTable:
     """Return the table for the terminal."""
-    return _result_table(found).for_terminal()
+    return _result_table(found)
 
 
 def shares_page(found: ShareComparison, page: Page) -> Markup:

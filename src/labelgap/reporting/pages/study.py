@@ -11,7 +11,6 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from rich.table import Table
 
 from labelgap.core.text import join_names
 from labelgap.reporting import style
@@ -103,13 +102,13 @@ def study_notes(rows: Sequence[StudyRow]) -> list[str]:
     return [note for note, said in notes.items() if said]
 
 
-def study_table(study: Study) -> Table:
+def study_table(study: Study) -> ResultTable:
     """Return the table of a study for the terminal."""
     rows = study_rows(study)
     extra = join_names([single_line(row.member.label) for row in rows if row.member.extra_labels])
     notes = [f"{extra}: saw labels that were hidden from the others."] if extra else []
     table = ResultTable(study.title, STUDY_COLUMNS, [row.shown for row in rows], [*notes, *study_notes(rows)])
-    return table.for_terminal()
+    return table
 
 
 def method_map_figure(

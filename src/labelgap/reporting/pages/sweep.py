@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from rich.table import Table
 
 from labelgap.core.text import pluralize
 from labelgap.reporting import style
@@ -119,12 +118,12 @@ def _rows(sweep: Sweep, trials: Iterable[SweepTrial]) -> list[ResultRow]:
     return rows
 
 
-def sweep_table(sweep: Sweep) -> Table:
+def sweep_table(sweep: Sweep) -> ResultTable:
     """Return the table of the best trials for the terminal."""
     title = f"{sweep.method} on {sweep.data}: the best of {len(sweep.trials):,} trials"
     count, epochs = len(sweep.pruned), sum(trial.epochs for trial in sweep.pruned)
     notes = [f"{pluralize(count, 'trial')} stopped early, after {pluralize(epochs, 'epoch')} in all: behind the median"]
-    return ResultTable(title, sweep_columns(sweep), sweep_rows(sweep), notes if count else []).for_terminal()
+    return ResultTable(title, sweep_columns(sweep), sweep_rows(sweep), notes if count else [])
 
 
 def importance_figure(sweep: Sweep, *, width: float = style.WIDE) -> Figure:

@@ -13,13 +13,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from labelgap.core.errors import InputError, LabelGapError, RunError
-from labelgap.core.files import remove_partials
+from labelgap.core.errors import InputError, LabelGapError, RunError, UnknownNameError
+from labelgap.core.files import file_digest, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.text import DAY, format_duration, pluralize
 from labelgap.data.dataset import Dataset
@@ -37,7 +37,8 @@ from labelgap.studies.reproduce.networks import NetworkRun, TrainedNetworks, cou
 from labelgap.studies.reproduce.results import CellResult, Reproduction, ReproductionSettings, known_absent, measure_run
 from labelgap.studies.reproduce.tables import Cell, DataSource, PaperTable, Training, data_digest
 from labelgap.studies.study import check_contents
-from labelgap.training import Run
+from labelgap.training import Run, open_run
+from labelgap.training.checkpoint import BEST
 from labelgap.training.devices import choose_device
 from labelgap.training.fit import dry_run
 from labelgap.training.presets import preset
@@ -61,6 +62,7 @@ class Plan:
     seeds: int
     jobs: int = 1  # networks to train at a time
     damaged: tuple[str, ...] = ()  # files of stored heads, relative to the folder; cells of their data are filled again
+    pretrained: Mapping[str, Run] = field(default_factory=dict)  # loss → the network whose features are evaluated
 
     def data(self, training: Training) -> Dataset:
         """Return the data of a training, with all labels."""
@@ -75,6 +77,8 @@ class Plan:
     def digest(self, training: Training) -> str:
         """Return a digest of a training, its data, its settings and the number of seeds."""
         parts = [training.key, data_digest(self.data(training)), asdict(self.reproduction.settings)]
+        if training.protocol == tables.TRANSFER:
+            parts.append(file_digest(self.pretrained[training.method].path / BEST).hex())
         return hashlib.sha256(json.dumps([*parts, self.seeds], sort_keys=True).encode()).hexdigest()[:20]
 
 
@@ -86,6 +90,7 @@ def plan_reproduction(
     cells: Sequence[str] | None = None,
     seeds: int = 3,
     jobs: int = 1,
+    pretrained: Mapping[str, str | os.PathLike[str]] | None = None,
     **settings: Any,
 ) -> Plan:
     """Check everything, and return what there is to train; writes nothing."""
@@ -94,14 +99,14 @@ def plan_reproduction(
     for name, count in (("seeds", seeds), ("jobs", jobs)):
         if count < 1:
             raise InputError(f"--{name} {count}: at least one is needed.")
-    sources = tables.open_sources(data, paper_table)
-    needs = {cell.name: tables.unmet_need(cell, sources) for cell in asked}
+    sources, runs = tables.open_sources(data, paper_table), _open_pretrained(paper_table, pretrained or {})
+    needs = {cell.name: tables.unmet_need(cell, sources, runs) for cell in asked}
     missing = {name: need for name, need in needs.items() if need is not None}
     if len(missing) == len(asked):
         reasons = "\n".join(f"  {text}" for text in describe_missing(missing))
         raise InputError(f"{table}: no cell can be filled, nothing was trained\n{reasons}")
     reproduction = _open_folder(Path(out), chosen)
-    plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds, jobs)
+    plan = Plan(paper_table, {}, missing, 0, sources, reproduction, seeds, jobs, pretrained=runs)
     fillable = [cell for cell in asked if cell.name not in missing]
     _check_data(plan, fillable)
     linear = {cell.training.data for cell in fillable if cell.training.protocol == "linear"}
@@ -127,6 +132,7 @@ def reproduce(
     cells: Sequence[str] | None = None,
     seeds: int = 3,
     jobs: int = 1,
+    pretrained: Mapping[str, str | os.PathLike[str]] | None = None,
     device: str = "auto",
     workers: int | None = None,
     quiet: bool = False,
@@ -137,9 +143,11 @@ def reproduce(
     A folder takes any number of tables and can be used again: a cell that it has is not trained again, nor a head or
     network that another cell or table needs as well. Results are written after every training. ``data`` are texts
     ``NAME=PATH``, images or a file of features each; for ``table`` see ``paper_tables``, for ``cells``
-    ``PaperTable.select``, for ``settings`` ``ReproductionSettings``. ``jobs`` are networks to train at a time.
+    ``PaperTable.select``, for ``settings`` ``ReproductionSettings``. ``jobs`` are networks to train at a time,
+    ``pretrained`` the runs, by their loss, whose networks compute the features of "two-way-transfer".
     """
-    plan = plan_reproduction(table, data, out=out, cells=cells, seeds=seeds, jobs=jobs, **settings)
+    given: dict[str, Any] = {"cells": cells, "seeds": seeds, "jobs": jobs, "pretrained": pretrained}
+    plan = plan_reproduction(table, data, out=out, **given, **settings)
     return fill_cells(plan, device=device, workers=workers, quiet=quiet)
 
 
@@ -180,10 +188,31 @@ def _open_folder(folder: Path, settings: ReproductionSettings) -> Reproduction:
     return found
 
 
+def _open_pretrained(table: PaperTable, given: Mapping[str, str | os.PathLike[str]]) -> dict[str, Run]:
+    """Open the runs whose networks compute features, by their loss."""
+    losses = dict.fromkeys(cell.row.method for cell in table.cells if cell.training.protocol == tables.TRANSFER)
+    for name in given:
+        if name not in losses:
+            raise UnknownNameError(f"pretraining loss of {table.name} called", name, list(losses))
+    runs = {name: open_run(path) for name, path in given.items()}
+    for name, run in runs.items():
+        if run.config.method != name or run.config.protocol not in NETWORKS or not (run.path / BEST).is_file():
+            found = f"{run.config.method}, {run.config.protocol}{'' if run.finished else ', not finished'}"
+            raise InputError(f"--pretrained {name}={run.path}: give a network trained with {name}; this is {found}.")
+    return runs
+
+
 def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images."""
-    given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in cells}
+    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images.
+
+    Features of a file and of a network are different data: those of networks are told by their digest alone.
+    """
+    frozen = {cell.name for cell in plan.table.cells if cell.training.protocol == tables.TRANSFER}
+    compared = [each for each in cells if each.name not in frozen]
+    given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in compared}
     for (table, name), stored in plan.reproduction.by_name.items():
+        if table == plan.table.name and name in frozen:
+            continue
         protocol, data = stored.column.split(":")[:2]
         options = tables.paper_tables().get(table, plan.table).data_options.get(data)
         same_version = options == plan.table.data_options.get(data)  # other options load another version of the data
@@ -234,7 +263,7 @@ def _trainings(
     folder, settings = plan.reproduction.path, plan.reproduction.settings
     for group in linear_groups(plan.trainings("linear"), settings):
         yield group, partial(_train_heads, plan, group, execution)
-    for training in plan.trainings("linear-eval"):
+    for training in plan.trainings(*tables.EVALUATIONS):
         yield [training], partial(_evaluate_features, plan, training, execution)
     grids = {each: network_runs(each, plan.data(each), folder, settings) for each in plan.trainings(*NETWORKS)}
     for networks in train_networks(grids, plan.seeds, jobs=plan.jobs, **execution):
@@ -257,10 +286,13 @@ def _train_heads(plan: Plan, group: Sequence[Training], execution: Mapping[str, 
 
 
 def _evaluate_features(plan: Plan, training: Training, execution: Mapping[str, Any]) -> list[_Trained]:
-    """Fit a linear classifier with each of the paper's penalties on the features of a data set."""
-    settings, data = plan.reproduction.settings, plan.data(training)
-    network: dict[str, Any] = {"backbone": settings.backbone, "weights": settings.weights}
-    out = plan.reproduction.path / EVALUATION_FOLDER / training.data
+    """Fit a linear classifier with each of the paper's penalties on the features of a data set, or of a network."""
+    settings, data, name = plan.reproduction.settings, plan.data(training), training.data
+    network: dict[str, Any] = {"backbone": settings.backbone, "weights": settings.weights, "size": settings.size}
+    if training.protocol == tables.TRANSFER:
+        run, name = plan.pretrained[training.method], f"{name}-{training.method}"
+        network = {"backbone": run.config.backbone, "weights": str(run.path / BEST), "size": run.config.size}
+    out = plan.reproduction.path / EVALUATION_FOLDER / name
     found = linear_eval(data, out=out, **(network if data.backbone != FEATURES else {}), **execution)
     results = {"accuracy": found.chosen, "best_accuracy": found.best_on_test}
     values = dict[Cell, Sequence[float | None]]()

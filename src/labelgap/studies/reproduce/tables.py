@@ -26,12 +26,24 @@ from labelgap.data.opening import load
 from labelgap.data.readers.features import is_feature_file
 from labelgap.data.registry import dataset_names, describe_dataset
 from labelgap.studies.compare.results import SkippedMethod
-from labelgap.studies.compare.settings import KIM_RATES, OPTION_GRIDS, LabelView, LabelViews, label_view_for
+from labelgap.studies.compare.settings import (
+    ALL_LABELS,
+    KIM_RATES,
+    NEED_ABSENT,
+    OPTION_GRIDS,
+    LabelView,
+    LabelViews,
+    label_view_for,
+)
 
 LABEL_SEED: Final = 1200
 """Of the papers' draw of one positive label per image."""
 SPML: Final = "spml"
 """The reader of the single-positive papers' arrays: Cole's NUS-WIDE exists only so."""
+TRANSFER: Final = "transfer"
+"""The protocol of rows whose features are computed by a network that was trained with the loss of the row."""
+EVALUATIONS: Final = ("linear-eval", TRANSFER)
+"""The protocols that fit linear classifiers with each of the paper's penalties."""
 _MAX_CACHED: Final = 64
 """Draws of labels and digests of data that are kept: the cells of a table share them."""
 
@@ -80,7 +92,7 @@ class Training:
     """What the cells of one training share, whichever table they are in: equal trainings are trained once."""
 
     data: str  # name of the data set
-    protocol: str  # "linear", "linear-eval", "end-to-end" or "linear-init"
+    protocol: str  # "linear", "linear-eval", "transfer", "end-to-end" or "linear-init"
     method: str
     options: Mapping[str, Any]  # over those of the paper for the data set
     labels: Labels  # which are shown
@@ -96,6 +108,11 @@ class Training:
     def key(self) -> str:
         """All of it as text."""
         return json.dumps(vars(self), sort_keys=True)
+
+    @property
+    def extra_labels(self) -> bool:
+        """Whether it sees more labels than most rows of its table."""
+        return self.labels == "single-positive" and self.method in ALL_LABELS | NEED_ABSENT | {"iun"}
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -281,19 +298,20 @@ def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
     return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else load(path)
 
 
-def unmet_need(cell: Cell, sources: Mapping[str, DataSource]) -> str | None:
-    """Return what a cell cannot be filled without: data that was not given, or a part that it lacks; else None."""
+def unmet_need(cell: Cell, sources: Mapping[str, DataSource], pretrained: Mapping[str, Any]) -> str | None:
+    """Return what a cell cannot be filled without: data or a network not given, or a part that it lacks; else None."""
     training, name = cell.training, cell.column.data
     source = sources.get(name)
     if source is None:
-        other = ", a CSV or a file of features (labelgap has no reader of the original)"
-        return f"no data: give --data {name}=PATH{'' if name in dataset_names() else other}"
+        return f"no data: give --data {name}=PATH"
+    if training.protocol == TRANSFER and training.method not in pretrained:
+        return f"no network trained with this loss: give --pretrained {training.method}=RUN"
     if (found := source_data(source, training.protocol)) is None:
         given = f"{source['features'][1]} holds features, and {training.protocol} trains on images"
         return f"{given}: add a second --data {name}=PATH, of the images"
     data, path = found
     for split in ("val", "test"):
-        if getattr(data, split) is None and not (split == "val" and training.protocol == "linear-eval"):
+        if getattr(data, split) is None and not (split == "val" and training.protocol in EVALUATIONS):
             return f"{path} has no {split} images"
     if training.labels != "as-given" and not data.train.evaluation_labels.complete:
         return f"{path}: not every label of train is known, and the labels that training sees are drawn from all"
