@@ -14,7 +14,6 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import NoSplit
 from labelgap.data.opening import load
-from labelgap.data.summary import summarize
 
 HEADER = """% a comment, and a blank line
 
@@ -177,13 +176,6 @@ def test_the_xml_wins_over_a_stale_count_and_it_is_said(tmp_path: Path, xml: str
     assert places("arff", path)[0] == ("medical.xml" if xml == "medical.xml" else "medical-train.arff, line 2")
 
 
-@pytest.mark.parametrize("written", ["m'usica", r"m\'usica"])
-def test_an_escaped_quote_in_a_name_without_quotes_is_part_of_the_name(tmp_path: Path, written: str) -> None:
-    path = real_table(tmp_path, "delicious-train", label=r"TAG_m\'usica")
-    (tmp_path / "delicious.xml").write_text(labels_xml(f"TAG_{written}", "cough"))
-    assert load(path).classes == ("TAG_m'usica", "cough")
-
-
 def test_sparse_files_find_their_xml_and_each_other(tmp_path: Path) -> None:
     train = real_table(tmp_path, "Corel5k-train-sparse", label="sun")
     real_table(tmp_path, "Corel5k-test-sparse", label="sun")
@@ -211,13 +203,3 @@ def test_an_attribute_with_a_value_per_row_is_warned_of_and_left_out_on_request(
     assert places("arff", path, ignore_columns=["throat", "cough"]) == ["medical-train.arff"]
     with pytest.raises(UnknownNameError, match="protein"):
         load(path, ignore_columns=["protien"])
-
-
-def test_a_table_without_photos_has_rows_and_no_images(tmp_path: Path) -> None:
-    path = real_table(tmp_path, label="throat")
-    (tmp_path / "medical.xml").write_text(labels_xml("throat", "cough"))
-    data = load(path)
-    summary = summarize(data)
-    assert summary.image_word == "row"
-    said = " | ".join([*sentences(data), *summary.can, *summary.cannot, *map(str, summary.warnings)])
-    assert "12 rows" in said and "image" not in said and "photo" not in said
