@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import os
 import re
 from pathlib import Path
 
@@ -90,22 +89,6 @@ def test_the_page_and_the_table_of_a_study(study: Study, data: Dataset, snapshot
     assert printed(study) == snapshot(name="table")
     named = Study(study.path, "[bold]a[/nothing]", [StudyMember("[red]an[/]", "an")])
     assert "[red]an[/]" in printed(named) and "[bold]a[/nothing]" in printed(named)
-
-
-def test_a_page_that_fails_leaves_the_old_one_whole(run_of: RunMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of()
-    before = write_report(run).read_bytes()
-    path = write_report(run.path)
-    assert path.read_bytes() == before, "the same run gives the same page"
-
-    def fail(number: int) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk is full"):
-        write_report(run)
-    assert path.read_bytes() == before
-    assert not list(run.path.glob(".*partial*"))
 
 
 def test_no_result_and_other_classes_are_refused(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
