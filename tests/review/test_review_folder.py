@@ -7,7 +7,7 @@ import random
 import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,6 @@ from tests.mutations import mutations
 from tests.review.hostile_stores import make_store
 from tests.review.http_client import run_server
 from tests.review.samples import Row, make_photos, write_rows
-from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.audit.candidates import FORMAT, CandidateList, describe_review, write_candidates, write_review_file
@@ -161,12 +160,6 @@ def test_an_image_comes_with_all_its_candidates_and_the_best_image_first(tmp_pat
     assert names == ["b.jpg", "a.jpg", "c.jpg"]
     image = candidates.columns.images.index(("train", "a.jpg"))
     assert [candidates.key(number).class_name for number in candidates.of_image(image)] == ["cat", "dog"]
-
-
-def test_a_split_can_be_asked_for_alone(tmp_path: Path) -> None:
-    rows = [*ranked(3), ("v.jpg", "val", "dog", 0.3, "missing", UNKNOWN, 4, 4)]
-    assert len(Candidates(write(tmp_path / "a.parquet", rows), ["dog"], "val")) == 1
-    assert not len(Candidates(tmp_path / "a.parquet", ["dog"], "test"))
 
 
 FILES = ("review.json", "candidates.parquet", FILE)
@@ -321,15 +314,3 @@ def test_decisions_about_what_the_data_do_not_have_are_named(reviewed: ReviewFol
         with pytest.raises(LabelGapError, match="gone"):
             apply_decisions(reviewed, tmp_path / "better.csv")
         (reviewed.path / FILE).unlink()
-
-
-def test_the_command_says_what_it_opens_where_that_takes_long(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stop(*_: object) -> NoReturn:
-        wait_until(lambda: str(folder) in capsys.readouterr().err)
-        raise InputError("it is not opened")
-
-    monkeypatch.setattr("labelgap.cli.review._open_folder", stop)
-    monkeypatch.setattr("labelgap.cli.review._SILENT_SECONDS", 0.0)
-    assert call("review", str(folder), "--no-browser") == 2
