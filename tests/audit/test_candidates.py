@@ -24,7 +24,6 @@ from labelgap.audit.calibration import count_unknown, sample_scores
 from labelgap.audit.candidates import FILE, CandidateLimits, rank_candidates, read_candidates, read_metadata
 from labelgap.audit.scorers import HeadScorer, StoredScorer
 from labelgap.core.errors import RunError
-from labelgap.core.manifest import check_files, write_manifest
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
 METADATA: dict[str, Any] = {
@@ -135,19 +134,6 @@ def test_a_long_name_repeated_by_a_dictionary_does_not_fill_the_memory(tmp_path:
     assert path.stat().st_size < 10_000
     with pytest.raises(RunError, match="too long"):
         read_candidates(path)
-
-
-def test_the_manifest_of_a_finished_folder_follows_the_file_and_finds_a_flipped_bit(tmp_path: Path) -> None:
-    path = write(tmp_path / FILE).path
-    write_manifest(tmp_path, [FILE])
-    write(path, {**METADATA, "images": 41})
-    check_files(tmp_path, [FILE])
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    for read in (read_metadata, read_candidates):
-        with pytest.raises(RunError, match=FILE):
-            read(path)
 
 
 def case(rows: int = 120, classes: int = 5, seed: int = 0) -> tuple[LabelTable, NDArray[np.float32]]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from tests.audit.small_runs import CLASSES, arrays, train, write
 from tests.killing import killed_at_every_operation
-from tests.racing import race
 from torch import Tensor, nn
 
 import labelgap as lg
 from labelgap.audit import Audit, find_missing, scorers
-from labelgap.audit.candidates import FILE
-from labelgap.audit.scorers import HeadScorer
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.lock import lock_folder
 from labelgap.labels import Revision
@@ -208,24 +204,6 @@ def test_killed_at_every_operation_it_ends_with_the_same_bytes(new_run: Run) -> 
         find_missing(new_run, quiet=True, folds=2)
         assert path.read_bytes() == whole and files(new_run.path) == expected, f"after a kill at operation {kills}"
     assert kills > 5
-
-
-def audit_when_refused(wait: Callable[[], None], new_run: str) -> None:
-    real = HeadScorer.logits
-
-    def logits(self: HeadScorer, split: str, rows: slice) -> NDArray[np.float32]:
-        wait()
-        return real(self, split, rows)
-
-    HeadScorer.logits = logits  # type: ignore[method-assign]
-    find_missing(new_run, quiet=True, folds=2)
-
-
-def test_of_two_audits_into_one_folder_one_is_refused_and_names_the_other(new_run: Run) -> None:
-    refused, done = race(audit_when_refused, str(new_run.path))
-    assert done == "done" and "(auditing, process" in refused
-    raced = (new_run.path / FILE).read_bytes()
-    assert find_missing(new_run, quiet=True, folds=2).path.read_bytes() == raced
 
 
 def test_a_run_in_training_is_not_audited_and_files_of_other_names_do_not_wait(new_run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.tensors import read_tensors
 from labelgap.training import folds
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import FoldTask, head_config, out_of_fold_logits, training_rows
+from labelgap.training.folds import head_config, training_rows
 from labelgap.training.heads import HeadPlan, HeadResult
 from labelgap.training.search import SEARCH_FILE
 from labelgap.training.selection import Selection, choose_selection
@@ -106,17 +106,6 @@ def test_a_head_of_a_network_has_the_settings_of_its_linear_phase_or_those_that_
     assert (first.method, first.options, first.seed) == ("em", {"alpha": 0.1}, 5)
     usual = head_config(RunConfig(**PLAIN, protocol="end-to-end", optimizer="sgd", momentum=0.9))
     assert (usual.lr, usual.epochs, usual.batch_size, usual.optimizer) == (1e-3, 25, 16, "adam")
-
-
-def test_the_logits_of_an_image_do_not_depend_on_its_own_labels() -> None:
-    features, labels, fold, _ = inputs()
-    config = head_config(RunConfig(**{**PLAIN, "backbone": "features", "protocol": "linear", "select": "last"}))
-    changed = labels.to_dense()
-    changed[0] = 1 - changed[0].clip(0)
-    vectors, codes = torch.from_numpy(features["train"]), (labels, lg.LabelTable.from_dense(changed, CLASSES))
-    first, second = out_of_fold_logits(vectors, [FoldTask(config, each, fold) for each in codes], CPU)
-    assert np.isfinite(first).all() and (first[fold == 0] == second[fold == 0]).all()
-    assert all((first[fold == number] != second[fold == number]).any() for number in (1, 2))
 
 
 def test_an_audit_reads_the_logits_of_the_folds_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

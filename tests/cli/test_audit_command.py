@@ -103,11 +103,3 @@ def test_an_audit_looks_with_the_backbone_as_it_came(
     assert call("audit", "runs/b", *audit) == 0
     monkeypatch.setattr(features._MissingFeatures, "_compute_block", Mock(side_effect=AssertionError))  # all are cached
     assert "labelgap review runs/a" in screen("audit", "runs/a", "runs/b", *audit)
-
-
-def test_the_data_of_a_moved_run_are_named_by_the_user(tmp_path: Path) -> None:
-    run = train(tmp_path, lg.load("features", write(tmp_path)))
-    (tmp_path / "vectors.npz").rename(tmp_path / "moved.npz")
-    assert call("audit", str(run.path), "--device", "cpu", "--folds", "2") == 2
-    assert call("audit", str(run.path), "--device", "cpu", "--folds", "2", "--data", str(tmp_path / "moved.npz")) == 0
-    assert (run.path / "candidates.parquet").exists()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -111,16 +110,6 @@ def test_the_help_of_every_command_and_wrong_words_import_nothing_heavy() -> Non
     found = subprocess.run([sys.executable, "-c", LIGHT_COMMANDS, *NAMES], capture_output=True, text=True, check=True)
     assert all(f"Usage: labelgap {name} " in found.stdout for name in NAMES)
     assert found.stderr.count("Did you mean 'train'") == 1 and found.stdout.splitlines()[-1] == "[]"
-
-
-def test_the_options_of_train_are_grouped_and_explained(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    output = printed("train", "--help")
-    panels = " ".join(line for line in output.splitlines() if line.startswith("╭"))
-    names = "Arguments Options Data Published.data.sets Method.and.model Optimization Heads Input.images"
-    assert re.search(".*".join(names.split()), panels)
-    assert "--optimizer" in output and "[default: (depends on data and device)]" in output
-    assert max(map(len, output.split("╭"))) < 25 * 161, "no group has more than about twenty options"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

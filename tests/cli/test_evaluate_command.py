@@ -13,7 +13,6 @@ from tests.cli.conftest import QUICK, Printed, Screen, call, check_command, copi
 from tests.sample_photos import write_color_photos
 from tests.training.untrained_run import make_run
 
-import labelgap as lg
 from labelgap.review import Review, open_review_folder
 
 
@@ -70,18 +69,6 @@ def test_a_review_is_measured_on_what_was_decided(pets: Path, printed: Printed, 
     found = screen.json("evaluate", "runs/a", "random", "--device", "cpu")
     assert found["images"] == 30 and found["classes_counted"] == 3 and found["per_class"][1]["unknown"] == 0
     assert "leave out --split" in printed("evaluate", "runs/a", "random", "--split", "test", code=2)
-
-
-def test_images_that_the_run_was_trained_on_are_counted(photos: Path, printed: Printed) -> None:
-    data = ("tags.csv", "--images", "photos", "--duplicates", "off")
-    assert call("train", *data, *QUICK, "--out", "runs/a") == 0
-    Path("tags.csv").rename("other.csv")  # the run knows its images by itself
-    trained = len(lg.load("csv", "other.csv", images="photos", duplicates="off").train)
-    for chosen, count in (("test", 0), ("all", trained)):
-        words = ("other.csv", *data[1:], "--split", chosen, "--device", "cpu", "--resamples", "0")
-        said = printed("evaluate", "runs/a", *words)
-        warned = re.findall(r"^warning +the run was trained on (\d+) of these images", said, re.M)
-        assert warned == ([str(count)] if count else [])
 
 
 RUN = "my runs/it's first"

@@ -129,10 +129,3 @@ def test_values_are_gathered_in_the_order_of_the_processes_and_summed_over_all(f
         assert values["sum"].tolist() == [2.0, 2.0] and values["expanded"].tolist() == [2.0, 2.0, 2.0]
         assert values["max"].tolist() == [1.0, 0.0] and not values["max"].requires_grad
         assert values["kept"].tolist() == [1.0, 2.0 * number], "the input is left alone"
-
-
-def test_alone_everything_is_the_identity() -> None:
-    values = torch.randn(3, 2, requires_grad=True)
-    assert (world_size(), rank(), is_main_process()) == (1, 0, True)
-    assert all_sum(values) is values is gather_rows(values)
-    assert torch.equal(all_max(values), values) and not all_max(values).requires_grad

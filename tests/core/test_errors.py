@@ -31,17 +31,6 @@ def test_an_unknown_name_is_answered_with_the_nearest_or_with_all() -> None:
     assert str(UnknownNameError("method", "an", [], "Register one.")) == "there is no method 'an'. Register one."
 
 
-def test_the_nearest_name_is_found_whatever_its_case() -> None:
-    for name, known, expected in (
-        ("DELTA_REL", ["delta_rel", "epochs"], "delta_rel"),
-        ("aeroplane", ["Aeroplane", "aquaplane"], "Aeroplane"),
-        ("xyz", ["an", "role"], None),
-        ("", ["an"], None),
-        ("an", [], None),
-    ):
-        assert errors.nearest(name, known) == expected
-
-
 def test_problems_are_listed_in_order_of_their_lines_equal_ones_once_and_some_of_every_kind() -> None:
     found = [Problem(line, "bad" if line < 50 else f"photos/{line}.jpg does not exist") for line in range(140, 0, -1)]
     found += [Problem(900, "'dgo' under dog: a cell is 1"), Problem(1000, "no image is named")]

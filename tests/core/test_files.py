@@ -18,25 +18,7 @@ import torch
 
 from labelgap.core import files
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import DiskError, atomic_path, make_folder, remove_partials, write_json, write_text
-
-
-def test_a_folder_that_is_removed_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    look = Path.is_dir
-
-    def look_after_its_removal(path: Path) -> bool:  # mkdir asks, once it has found that the folder exists
-        monkeypatch.undo()
-        folder.rmdir()
-        return look(path)
-
-    monkeypatch.setattr(Path, "is_dir", look_after_its_removal)
-    make_folder(folder)
-    assert folder.is_dir()
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file .*\(File exists\)"):
-        make_folder(tmp_path / "file")
+from labelgap.core.files import DiskError, atomic_path, make_folder, remove_partials, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -58,18 +40,6 @@ def test_a_finished_file_takes_the_place_of_the_old_one_with_the_rights_of_any_n
     assert names(tmp_path) == [target.name] and stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
-def test_text_is_written_as_utf_8_bytes_as_they_are_and_json_indented(tmp_path: Path) -> None:
-    write_text(tmp_path / "a", "élan\n漢\r\n")
-    assert (tmp_path / "a").read_bytes() == "élan\n漢\r\n".encode()
-    files.write_bytes(tmp_path / "a", b"\x00\xff")
-    assert (tmp_path / "a").read_bytes() == b"\x00\xff"
-    write_json(str(tmp_path / "a"), {"name": "élan", "values": [1]})
-    text = '{\n  "name": "élan",\n  "values": [\n    1\n  ]\n}\n'
-    with pytest.raises(TypeError):
-        write_json(tmp_path / "a", {"a": object()})
-    assert (tmp_path / "a").read_text(encoding="utf-8") == text and names(tmp_path) == ["a"]
-
-
 @pytest.mark.parametrize("failure", [RuntimeError, OSError, InputError, KeyboardInterrupt, SystemExit])
 def test_a_failing_writer_leaves_the_old_file_and_its_own_error(tmp_path: Path, failure: type[BaseException]) -> None:
     target, error = tmp_path / "a.txt", failure("no")
@@ -78,15 +48,6 @@ def test_a_failing_writer_leaves_the_old_file_and_its_own_error(tmp_path: Path, 
         temporary.write_text("ne")
         raise error
     assert caught.value is error and target.read_text() == "old" and names(tmp_path) == ["a.txt"]
-
-
-def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
-    with atomic_path(tmp_path / "a") as first, atomic_path(tmp_path / "a") as second:
-        first.write_text("first")
-        second.write_text("second")
-        assert first != second
-    assert (tmp_path / "a").read_text() == "first"
-    assert names(tmp_path) == ["a"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")

@@ -6,8 +6,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelgap.core import text as text_module
-from labelgap.core.text import plural, pluralize, quote_formula, quote_formulas, truncate_text, unquote_formula
+from labelgap.core.text import format_duration, quote_formula, quote_formulas, truncate_text, unquote_formula
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 NAMES = st.text(st.sampled_from("'=+-@\t\r\n＝＋－＠a1.e \",;é\0"))
@@ -34,21 +33,14 @@ def test_ordinary_names_stay_and_long_ones_are_cut_unread() -> None:
     assert truncate_text("a" + " " * 10_000_000 + "b") == "a…"
 
 
+def test_durations_are_rounded() -> None:
+    durations = [format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
+    assert durations == ["5 s", "15 s", "30 s", "21 min", "2.2 h", "5 days"]
+
+
 @given(st.lists(NAMES.filter(lambda text: "\0" not in text), min_size=2))
 def test_a_row_goes_through_a_csv_file(names: list[str]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text).writerow(quote_formulas(names))
     text.seek(0)
     assert [unquote_formula(cell) for cell in next(csv.reader(text, strict=True))] == names
-
-
-def test_parts_of_messages() -> None:
-    assert text_module.escape_control("cat\x1b[2J, \u202egod") == "cat\\x1b[2J, \\u202egod"
-    assert [text_module.parse_scalar(text) for text in ("3", "1e-3", "True", "all")] == [3, 0.001, True, "all"]
-    assert [plural(noun) for noun in ("tag", "class", "box")] == ["tags", "classes", "boxes"]
-    assert pluralize(1, "label") == "1 label" and pluralize(2_000, "label") == "2,000 labels"
-    assert pluralize(2, "label is", "labels are") == "2 labels are"
-    assert text_module.join_names(["cat", "dog", "owl"], 2) == "cat, dog and 1 more"
-    durations = [text_module.format_duration(seconds) for seconds in (4, 12, 30, 1260, 8000, 400_000)]
-    assert durations == ["5 s", "15 s", "30 s", "21 min", "2.2 h", "5 days"]
-    assert text_module.format_option("ignore-columns", "Image width") == "--ignore-columns 'Image width'"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,7 +14,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 from tests.data.sentences import sentences
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -24,8 +22,7 @@ import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data import ArrayImages, Dataset, FeatureVectors, Split, load
 from labelgap.data.dataset import Boxes
-from labelgap.data.identity import COLUMNS, DataChanges, DataIdentity
-from labelgap.data.readers.table import load_csv
+from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.data.summary import describe_capabilities, measurable_classes, summarize
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
@@ -156,18 +153,6 @@ def test_a_notebook_shows_labels_per_split_and_names_are_escaped() -> None:
     text = " ".join(page.itertext())
     assert page.find(".//img") is None and text.count(evil) == 2
     assert "1 label present, 1 absent, 2 unknown" in text
-
-
-def test_a_selection_has_the_boxes_of_its_images_under_their_new_numbers() -> None:
-    corners, difficult = np.arange(16, dtype=np.float64).reshape(4, 4), np.array([True, False, False, True])
-    boxes = Boxes(np.array([2, 0, 2, 1]), np.array([0, 1, 1, 0]), corners, difficult)
-    part = Split("train", pixels(3), LabelTable.from_dense(np.ones((3, 2))), boxes=boxes).select(np.array([1, 0]))
-    assert part.boxes is not None and part.boxes.rows.tolist() == [0, 1]
-    chosen = boxes.select(np.array([2, 0, 2]))
-    assert chosen.difficult is not None
-    assert chosen.rows.tolist() == [0, 0, 1, 2, 2] and chosen.classes.tolist() == [0, 1, 1, 0, 1]
-    assert chosen.corners[:, 0].tolist() == [0, 8, 4, 0, 8]
-    assert chosen.difficult.tolist() == [True, False, False, True, False]
 
 
 def to_unit(image: Tensor) -> Tensor:
@@ -326,16 +311,6 @@ def changes(after: Dataset, before: Dataset | None = None) -> DataChanges:
     return DataIdentity.of(before or data_of()).changes(DataIdentity.of(after))
 
 
-def test_the_same_data_have_not_changed() -> None:
-    assert not changes(data_of())
-    assert str(changes(data_of())) == "no change"
-    identity = DataIdentity.of(data_of())
-    stored = DataIdentity.from_table(identity.to_table())
-    assert dict(zip(identity.to_table().schema.names, identity.to_table().schema.types, strict=True)) == dict(COLUMNS)
-    assert not stored.changes(identity) and not identity.changes(stored)
-    assert {stored.images[row] for row in stored.trained_rows()} == {*IMAGES[:5]}
-
-
 def test_what_was_trained_on_before_a_change_stays_known() -> None:
     before, moved = DataIdentity.of(data_of()), DataIdentity.of(data_of(border=3))
     kept = DataIdentity.from_table(moved.after(before).to_table())
@@ -369,21 +344,6 @@ def test_hidden_labels_are_part_of_the_identity() -> None:
     assert changes(other, hidden).relabeled > 0
     train = replace(hidden.train, truth=None)
     assert changes(replace(hidden, train=train), hidden).relabeled == 5
-
-
-def test_pixels_and_files_are_known_again(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (8, 6, 6), dtype=np.uint8)
-    table = LabelTable.from_dense(CODES, images=IMAGES)
-    before = Dataset("x", Split("train", ArrayImages(pixels), table))
-    pixels = pixels.copy()
-    pixels[3] += 1
-    assert changes(Dataset("x", Split("train", ArrayImages(pixels), table)), before) == DataChanges(replaced=1)
-    for number, image in enumerate(pixels):
-        Image.fromarray(image).save(tmp_path / f"{number}.png")
-    (tmp_path / "tags.csv").write_text("image,split,cat\n" + "".join(f"{n}.png,train,{n % 2}\n" for n in range(8)))
-    identity = DataIdentity.of(load_csv(tmp_path / "tags.csv"))
-    Image.fromarray(np.zeros((40, 40), np.uint8)).save(tmp_path / "2.png")
-    assert identity.changes(DataIdentity.of(load_csv(tmp_path / "tags.csv"))) == DataChanges(replaced=1)
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
-from tests.cli.conftest import call
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.trust import TRUST_VARIABLE
@@ -30,7 +28,6 @@ from labelgap.data import registry as registry_module
 from labelgap.data.opening import load_moved, load_stored
 from labelgap.data.readers.recipe import Recipe, StoredRecipe
 
-OTHERS = ["spml", "chexpert", "arff", "openimages", "huggingface", "shards", "folder"]
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 
 
@@ -44,16 +41,6 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "tags.csv"
     path.write_text("image,cat,dog\na.png,1,0\nb.png,,1\nc.png,0,\nd.png,1,\n")
     return path
-
-
-def test_every_data_set_is_described() -> None:
-    own = ["digits", "csv", "features", "parquet", "voc2012", "voc2007", "coco2014", "coco2017", "nuswide", "cub"]
-    assert dataset_names() == [*own, *OTHERS]
-    digits, csv, *others = describe_datasets()
-    assert (digits.name, digits.path_to, digits.options) == ("digits", "", ("seed", "test", "train", "val"))
-    assert (csv.name, csv.path_to) == ("csv", "a .csv file")
-    assert {"images", "seed", "unlisted", "zeros", "rename", "on_bad_image", "duplicates"} <= {*csv.options}
-    assert all(each.summary for each in (digits, csv, *others)) and all(each.path_to for each in (csv, *others))
 
 
 @pytest.mark.parametrize("text", ["tags.csv", "./tags.csv", "csv=tags.csv", "TAGS.CSV", "csv=labels.txt", "a=b.csv"])
@@ -94,14 +81,6 @@ def test_what_cannot_be_opened_is_answered_with_what_to_do(table: Path, text: st
     if named == "Copy it":
         with pytest.raises(InputError, match=named):
             load("csv", text.removeprefix("csv="))
-
-
-def test_options_are_kept_as_a_run_writes_them(table: Path) -> None:
-    options: dict[str, Any] = {"images": table.parent / "photos", "classes": ("dog", "cat"), "rename": {"cat": "Cat"}}
-    data = load("csv", table, **options)
-    assert data.recipe["options"] == {**options, "images": str(table.parent / "photos"), "classes": ["dog", "cat"]}
-    assert json.loads(json.dumps(data.recipe)) == data.recipe
-    assert load_from_recipe(data.recipe).classes == data.classes == ("dog", "Cat")
 
 
 def test_data_that_were_moved_need_all_of_their_tables(table: Path) -> None:
@@ -188,18 +167,6 @@ def test_a_path_is_recognized_by_a_plugin(tmp_path: Path) -> None:
     assert str(load(file).findings[0]) == "recognized as listed: a .scenes file"
     with pytest.raises(InputError, match="listed=PATH"):
         load("listed")
-
-
-def test_a_layout_lets_the_command_check_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = (RequiredFile("count.scenes", "how many", lines=1), RequiredFile("scenes/*.png", count=2))
-    layout = DatasetLayout("https://example.org", "CC0", files=files, find=lambda path: path)
-    register_dataset("listed", listed_digits, layout=layout)
-    (tmp_path / "count.scenes").write_text("5\n6\n")
-    assert call("datasets", "listed", str(tmp_path)) == 2
-    said = capsys.readouterr().err
-    assert "count.scenes: 2 lines" in said and "scenes/*.png is missing" in said
-    register_dataset("plain", listed_digits)
-    assert call("datasets", "plain", str(tmp_path)) == 0
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from labelgap.core.errors import InputError
 from labelgap.data import Split
 from labelgap.data.images import ArrayImages, FileImages, to_channels
 from labelgap.data.in_memory import InMemoryImages, as_image_source
-from labelgap.data.transforms import resize
 from labelgap.labels import LabelTable
 
 
@@ -31,30 +30,11 @@ def read(folder: Path, name: str) -> NDArray[np.uint8]:
     return FileImages(folder, [name])[0]
 
 
-def test_an_array_gives_height_width_channels_and_its_names_in_the_order_asked_for() -> None:
-    gray = ArrayImages(np.arange(24, dtype=np.uint8).reshape(2, 3, 4), ["a", "b"])
-    assert gray[1].shape == (3, 4, 1) and gray[1][2, 3, 0] == 23
-    assert len(gray) == 2 and gray.names == ("a", "b")
-    chosen = gray.select([1, 0, 1])
-    assert [int(chosen[row][2, 3, 0]) for row in range(3)] == [23, 11, 23] and chosen.names == ("b", "a", "b")
-    assert len(gray.select([])) == 0 and ArrayImages(np.zeros((2, 3, 4, 3), np.uint8))[0].shape == (3, 4, 3)
-
-
 def test_arrays_that_are_no_images_are_refused() -> None:
     wrong = [(np.zeros(shape, np.uint8), None) for shape in ((4, 4), (2, 4, 4, 2), (2, 0, 4), (2, 4, 4, 3, 1))]
     for array, names in (*wrong, (np.zeros((2, 4, 4)), None), (np.zeros((2, 4, 4), np.uint8), ["a", "b", "c"])):
         with pytest.raises(InputError):
             ArrayImages(array, names)  # type: ignore[arg-type]
-
-
-def test_the_fingerprint_of_an_array_follows_its_bytes_shape_and_order() -> None:
-    array = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
-    images = ArrayImages(array)
-    first = images.fingerprint()
-    assert first == ArrayImages(array.copy(), ["x", "y"]).fingerprint()
-    assert first != images.select([1, 0]).fingerprint() and first != ArrayImages(array.reshape(2, 2, 8)).fingerprint()
-    array[0, 0, 0] += 1
-    assert images.fingerprint() != first
 
 
 def test_the_fingerprint_of_files_follows_path_size_and_time(tmp_path: Path) -> None:
@@ -177,16 +157,6 @@ def test_names_inside_the_folder_may_be_absolute_nested_or_odd(tmp_path: Path) -
         Image.fromarray(ramp()).save(images.path(row))
         assert images[row].shape == (6, 10, 3)
     assert list(images.names) == names
-
-
-def test_a_large_jpeg_may_be_decoded_smaller(tmp_path: Path) -> None:
-    large = np.kron(ramp(), np.ones((100, 100, 1), np.uint8))
-    Image.fromarray(large).save(tmp_path / "a.jpg", quality=95)
-    images = FileImages(tmp_path, ["a.jpg"])
-    assert images[0].shape == (600, 1000, 3)
-    small = images.read(0, min_size=128)
-    assert small.shape == (150, 250, 3)
-    assert np.abs(resize(small, 64, 64).astype(int) - resize(large, 64, 64)).mean() < 2
 
 
 def test_gray_is_weighed_as_pillow_does() -> None:

@@ -23,15 +23,12 @@ from labelgap.data.transforms import (
     Interpolation,
     RandomResizedCrop,
     Resize,
-    Transform,
     flip_mask,
     random_crop_box,
     resize,
     smallest_crop,
     uniform_rows,
 )
-
-TRANSFORMS: list[Transform] = [Resize(16), Resize(16, flip_seed=3), RandomResizedCrop(16, seed=3), CenterCrop(16, 20)]
 
 
 def photo(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
@@ -72,18 +69,6 @@ def test_the_numbers_of_an_image_follow_their_definition() -> None:
         rows = [0, 1, 2, 1000, 3_400_000]
         coins = [mix(mix(mix(mix(mix(seed & MASK) ^ epoch)) ^ row)) >> 63 for row in rows]
         assert flip_mask(seed, epoch, rows).tolist() == coins
-
-
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_what_comes_out_are_bytes_of_one_size(transform: Transform) -> None:
-    assert isinstance(transform, Transform)
-    for height, width in ((40, 60), (60, 40), (16, 16), (5, 90), (1, 1)):
-        image = photo(height, width)
-        image.flags.writeable = False  # it is never changed
-        made = transform(image, row=3, epoch=1)
-        assert made.dtype == np.uint8 and made.shape == (3, 16, 16)
-        gray = transform(photo(height, width)[..., :1], row=3, epoch=1)
-        assert gray.dtype == np.uint8 and gray.shape[0] in (1, 3) and gray.shape[1:] == (16, 16)
 
 
 FILTERS = {"bilinear": (Image.Resampling.BILINEAR, 1), "bicubic": (Image.Resampling.BICUBIC, 2)}
@@ -233,22 +218,10 @@ def test_a_batch_is_changed_as_defined(size: int) -> None:
         assert np.abs(changed[place].numpy() - expected).max() <= 0.51
 
 
-def test_what_is_random_depends_on_seed_epoch_and_row_alone() -> None:
-    images, change = smooth_images(4, 8), Augmentation(seed=1)
-    together, rows = change(images, [0, 1, 2, 3], 1), [2, 0]
-    assert torch.equal(change(images[rows], rows, 1), together[rows])
-    assert not torch.equal(change(images, [0, 1, 2, 3], 2), together)
-
-
 def test_nothing_is_mirrored_where_a_mirror_image_has_other_labels() -> None:
     draws = torch.from_numpy(uniform_rows(0, 1, np.arange(200), 13)).float()
     assert (Augmentation(0, flip=False).affine_matrices(draws)[:, 0, 0] > 0).all()
     assert 0.4 < (Augmentation(0).affine_matrices(draws)[:, 0, 0] > 0).float().mean() < 0.6
-
-
-def test_gray_images_stay_gray() -> None:
-    gray = smooth_images(2, 8)[:, :1]
-    assert Augmentation(0)(gray, [0, 1], 1).shape == gray.shape
 
 
 SPAWNED = {"workers": 1, "start_method": "spawn"}
@@ -270,15 +243,6 @@ def files(tmp_path: Path, array: NDArray[np.uint8]) -> FileImages:
 def everything(batches: ImageLoader) -> tuple[list[int], torch.Tensor]:
     pairs = list(batches)
     return torch.cat([index for index, _ in pairs]).tolist(), torch.cat([pixels for _, pixels in pairs])
-
-
-def test_batches_come_in_the_order_given(array: NDArray[np.uint8]) -> None:
-    order = [4, 22, 4, 0, 7, 1, 9]
-    batches = ImageLoader(ArrayImages(array), order, transform=Resize(8), channels=1, batch_size=3)
-    assert [len(index) for index, _ in batches] == [3, 3, 1] and len(batches) == 3
-    index, pixels = everything(batches)
-    assert index == order
-    assert np.array_equal(pixels.numpy()[:, 0], array[order])
 
 
 def test_whole_batches_from_an_array_equal_images_one_by_one() -> None:
@@ -321,19 +285,6 @@ def test_a_damaged_file_is_named_without_a_traceback(files: FileImages, workers:
     with pytest.raises(InputError) as caught:
         list(ImageLoader(files, transform=Resize(5), workers=workers, batch_size=4))
     assert str(caught.value) == f"{files.path(7)} is empty (0 bytes)."
-
-
-def test_global_random_states_are_neither_read_nor_moved(array: NDArray[np.uint8]) -> None:
-    torch.manual_seed(1)
-    np.random.seed(1)
-    expected = torch.get_rng_state(), str(np.random.get_state())
-    list(ImageLoader(ArrayImages(array), transform=Resize(8, 0), workers=1))
-    assert torch.equal(torch.get_rng_state(), expected[0]) and str(np.random.get_state()) == expected[1]
-
-
-def test_more_processes_than_processors_do_not_warn(array: NDArray[np.uint8]) -> None:
-    assert len(list(ImageLoader(ArrayImages(array[:2]), transform=Resize(8), workers=2, batch_size=1))) == 2
-    assert ImageLoader(ArrayImages(array), transform=Resize(8), workers=10_000).workers < 10_000
 
 
 def test_batches_that_cannot_be_are_refused(array: NDArray[np.uint8]) -> None:

@@ -79,24 +79,11 @@ def several() -> Revisions:
     return Revisions([person("a", "cat", UNKNOWN), model("a", "owl", PRESENT), soft, person("c", "dog", ABSENT)])
 
 
-def test_revisions_are_a_sequence_of_what_was_put_in() -> None:
-    revisions = several()
-    assert len(revisions) == 4
-    assert revisions[0] == person("a", "cat", UNKNOWN)
-    assert revisions[-1] == revisions[3] == person("c", "dog", ABSENT)
-    assert list(revisions) == [revisions[number] for number in range(4)]
-    assert revisions[2].target == 0.25
-    assert model("a", "owl", PRESENT) in revisions
-    assert revisions[np.int64(1)].epoch == 1  # type: ignore[call-overload]
-    for number in (4, -5):
-        with pytest.raises(IndexError, match="out of range"):
-            revisions[number]
-
-
 def test_revisions_are_added_in_order_and_compared_by_what_they_hold() -> None:
     revisions = several()
     for part in (slice(1, 3), slice(None, None, -1), slice(3, 1), slice(-2, None), slice(0, 9, 2)):
         assert isinstance(revisions[part], Revisions) and list(revisions[part]) == list(revisions)[part]
+    assert revisions[2].target == 0.25 and revisions[-1] == person("c", "dog", ABSENT)
     assert [[each.epoch for each in revisions.until(epoch)] for epoch in range(3)] == [[], [1], [1, 2]]
     assert revisions[:1] + revisions[1:] == revisions
     assert revisions + Revisions() == revisions == Revisions(list(revisions))
@@ -146,17 +133,6 @@ def from_arrays(rows: Any, columns: Any, values: Any = 1, **more: Any) -> Revisi
 def test_what_is_no_revision_of_the_table_is_refused(make: Callable[[], object], named: str) -> None:
     with pytest.raises(InputError, match=named):
         make()
-
-
-def test_models_make_revisions_from_arrays() -> None:
-    rows, columns = np.array([1, 0]), np.array([2, 0])
-    revisions = Revisions.from_arrays(table(), rows, columns, source="ll-cp", epoch=3)
-    assert list(revisions) == [model("b", "owl", PRESENT, 3), model("a", "cat", PRESENT, 3)]
-    revisions = Revisions.from_arrays(
-        table(), rows, columns, values=np.array([0, 1], np.int8), source="apl", epoch=np.array([1, 2], np.int32)
-    )
-    assert [(each.value, each.epoch) for each in revisions] == [(ABSENT, 1), (PRESENT, 2)]
-    assert Revisions.from_arrays(table(), rows[:0], columns[:0], source="apl", epoch=1) == Revisions()
 
 
 def test_columns_that_no_revision_has_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import copy
 import itertools
 import math
 import pickle
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, as_codes
-from labelgap.labels.sparse import locate_entries, starts_from_lengths
 
 Codes = NDArray[np.int8]
 FEW = settings(max_examples=25)
@@ -72,18 +70,6 @@ def test_a_table_is_what_its_dense_matrix_is(dense: Codes, data: st.DataObject, 
     expected = dense.copy()
     expected[expected != UNKNOWN] = np.where(kept, dense[dense != UNKNOWN], UNKNOWN)
     assert (table.keep(kept).to_dense() == expected).all()
-
-
-def test_names_are_numbers_or_texts_and_rows_do_not_run_into_the_next() -> None:
-    table = LabelTable.from_dense([[1, 0]])
-    assert (table.classes, table.images) == (("0", "1"), ("0",))
-    named = LabelTable.from_dense([[1, 0]], classes=np.array(["a", "b"]), images=[7])  # type: ignore[arg-type, list-item]
-    assert (named.classes, named.images) == (("a", "b"), ("7",))
-    assert all(type(name) is str for name in (*named.classes, *named.images))
-    table = LabelTable.from_dense([[-1, -1], [1, -1]])
-    assert table.codes_at([0], [1]).tolist() == [UNKNOWN]
-    starts, columns = starts_from_lengths([1, 1]), np.array([2, 0], np.int32)
-    assert locate_entries(starts, columns, np.array([0, 1]), np.array([0, 2]), 3)[1].tolist() == [False, False]
 
 
 WRONG_ROWS: Any = (([2], "row 2"), ([-1], "row -1"), ([0.0], "0"), (["a"], "a"), ([True], r"\(2,\), not \(1,\)"))
@@ -164,22 +150,6 @@ def test_a_table_cannot_be_written_to() -> None:
     assert table.to_dense().tolist() == [[1]], "the arrays of the caller stay his"
 
 
-def test_only_the_rows_that_are_asked_for_are_looked_at() -> None:
-    many = 200_000
-    table = LabelTable(
-        np.arange(many + 1),
-        np.zeros(many, np.int32),
-        np.ones(many, np.int8),
-        ["a", "b"],
-        images=range(many),  # type: ignore[arg-type]
-    )
-    tracemalloc.start()
-    found = table.codes_at([5, many - 1, 5], [0, 0, 1])
-    most = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert found.tolist() == [PRESENT, PRESENT, UNKNOWN] and most < 100_000
-
-
 def test_arrays_of_every_type_tensors_lists_and_single_numbers_are_codes() -> None:
     for dtype in ("int8", "int16", "int32", "int64", "float16", "float32", "float64"):
         codes = as_codes(np.array([[1, 0], [-1, 1]], dtype=dtype))
@@ -210,10 +180,3 @@ def test_listed_classes_are_known_and_all_others_as_it_is_told() -> None:
     assert (table.classes, table.images, table.to_dense().tolist()) == (("owl", "cat"), ("a.jpg",), [[-1, 1]])
     rows: list[Any] = [{"b"}, ("a", "b"), (name for name in "ba")]
     assert LabelTable.from_lists(rows).to_dense().tolist() == [[-1, 1], [1, 1], [1, 1]]
-
-
-@pytest.mark.parametrize("unlisted", ["unknown", "absent"])
-def test_no_images_and_no_names_make_an_empty_table(unlisted: Any) -> None:
-    assert LabelTable.from_lists([], unlisted=unlisted).shape == (0, 0)
-    assert LabelTable.from_lists([[], []], unlisted=unlisted).shape == (2, 0)
-    assert LabelTable.from_lists([], classes=["a"], unlisted=unlisted).shape == (0, 1)

@@ -37,18 +37,6 @@ def test_epr_without_a_number_says_how_to_give_it_at_its_first_use() -> None:
     assert made(torch.zeros(1, 4), table.batch([0])).item() == pytest.approx(np.log(2) / 2)
 
 
-def test_expected_positives_may_be_replaced_move_with_the_module_and_are_no_more_than_the_classes() -> None:
-    made = expecting(expected_positives=1.5)
-    assert made.expected_positives == 1.5
-    made.expected_positives = torch.tensor([1.0, 2.0])
-    moved = made.to("meta").expected_positives
-    assert isinstance(moved, Tensor) and moved.device.type == "meta"
-    made.expected_positives = 3
-    assert made.expected_positives == 3.0
-    with pytest.raises(InputError, match="2"):
-        made.prepare(LabelTable.from_dense([[1, -1]]))
-
-
 def sizes(values: Tensor, name: str) -> float:
     """Σ|θ| or Σθ², number by number."""
     return math.fsum(abs(value) if name == "l1r" else value * value for value in values.double().flatten().tolist())

@@ -13,7 +13,7 @@ from labelgap.core.errors import InputError
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import Loss, loss
 from labelgap.losses.base import state
-from labelgap.losses.interactive import InteractiveLearning, View, co_occurrence, matching_pursuit
+from labelgap.losses.interactive import InteractiveLearning, co_occurrence
 
 IMAGES, CLASSES, FEATURES = 12, 5, 4
 
@@ -129,15 +129,3 @@ def test_features_of_another_number_and_a_graph_that_cannot_fit_are_refused(monk
     monkeypatch.setattr(state, "free_memory", lambda device: 16 * CLASSES**2 - 1)
     with pytest.raises(InputError, match=r"5 classes: 400 .*399 "):
         made_with(table)
-
-
-def test_a_copy_of_an_atom_adds_nothing_and_the_first_of_equals_is_taken() -> None:
-    atoms = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [2.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
-    labels = View(torch.tensor([[1.0, 0.1, 1.0]]), atoms, torch.full((1, 1), 0.1))
-    looks = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-    features = View(torch.tensor([[0.0, 1.0]]), looks, torch.full((1, 1), 0.9))
-    allowed = torch.ones(1, 4, dtype=torch.bool)
-    a, b, found = matching_pursuit((labels, features), allowed, atoms=3, threshold=1e-3, max_atoms=3)
-    torch.testing.assert_close(a, torch.tensor([[0.0, 1.0, 0.0, 0.1]]))
-    torch.testing.assert_close(b, torch.tensor([[0.0, 1.0, 0.0, 0.0]]))
-    assert found.item()

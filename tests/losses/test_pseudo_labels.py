@@ -21,8 +21,7 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import entropy, loss
 from labelgap.losses.base.loss import TrainingScores
 from labelgap.losses.base.state import PseudoLabelRounds
-from labelgap.losses.curriculum import confidence_level
-from labelgap.losses.entropy import AsymmetricPseudoLabeling, lowest_per_class
+from labelgap.losses.entropy import AsymmetricPseudoLabeling
 
 IMAGES, CLASSES, EPOCHS, WARMUP = 37, 5, 7, 3
 Places = dict[tuple[int, int], tuple[int, float]]
@@ -210,27 +209,6 @@ def test_with_nothing_unknown_there_is_no_round(name: str) -> None:
     made = method(name, LabelTable.from_dense([[1, 0], [0, 1]]))
     made.set_epoch(WARMUP)
     assert len(made.end_epoch(nobody)) == 0
-
-
-def test_the_lowest_of_each_class_are_marked_and_of_equal_ones_the_first() -> None:
-    random = np.random.default_rng(1)
-    values, allowed = random.integers(0, 6, (2, 9, 7)), random.random((2, 9, 7)) < 0.6
-    counts = random.integers(0, 9, (2, 7))
-    found = lowest_per_class(torch.from_numpy(values).double(), torch.from_numpy(allowed), torch.from_numpy(counts))
-    for head, column in np.ndindex(2, 7):
-        rows = sorted(np.flatnonzero(allowed[head, :, column]), key=lambda row: values[head, row, column])
-        chosen = sorted(rows[: counts[head, column]])
-        assert found[head, :, column].nonzero().flatten().tolist() == chosen
-
-
-def test_the_level_in_single_precision_adds_the_labels_of_the_exact_one() -> None:
-    device, taus = torch.device("cpu"), torch.rand(200, generator=torch.Generator().manual_seed(0)).double() / 2 + 0.5
-    level, exact = confidence_level(taus, device), torch.logit(taus)
-    near = exact.float()
-    assert level.dtype == torch.float32 and bool((level != near).any())
-    for toward in (-torch.inf, torch.inf):
-        logits = torch.cat([near, near.nextafter(torch.full_like(near, toward))]).view(2, -1)
-        assert torch.equal(logits >= level, logits >= exact) and torch.equal(-logits <= -level, -logits <= -exact)
 
 
 @pytest.mark.parametrize("heads", [(), (2,)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
-from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.table import LabelTable
 from labelgap.metrics import average_precision
@@ -221,13 +221,6 @@ def test_arrays_tensors_lists_and_label_tables_give_the_same() -> None:
 def test_what_cannot_be_used_is_refused(scores: Any, labels: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         average_precision(scores, labels)
-
-
-@pytest.mark.parametrize("option", ["average", "empty", "unknown"])
-def test_an_option_that_does_not_exist_is_refused(option: str) -> None:
-    call: Any = average_precision
-    with pytest.raises(UnknownNameError):
-        call([[0.1]], [[1]], **{option: "sip"})
 
 
 def test_ranking_on_a_device_is_ranking() -> None:

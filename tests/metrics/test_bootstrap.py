@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from tests.metrics.test_average_precision import reference_of_one
 
 from labelgap.core.errors import InputError
-from labelgap.labels import LabelTable
-from labelgap.metrics import average_precision, bootstrap, f1
-from labelgap.metrics.bootstrap import average_precision_intervals, bootstrap_intervals, resampled_average_precision
+from labelgap.metrics import bootstrap
+from labelgap.metrics.bootstrap import average_precision_intervals, bootstrap_intervals
 
 Matrix = NDArray[np.float64]
 Batch = tuple[Matrix, NDArray[np.int8], NDArray[np.bool_]]
@@ -95,25 +93,6 @@ def test_pieces_are_the_same(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> N
     assert bootstrap_intervals(*batch).resamples == 100, "much work is bounded"
 
 
-def test_an_interval_holds_the_measure(batch: Batch) -> None:
-    scores, codes, decisions = batch
-    found = bootstrap_intervals(scores, LabelTable.from_dense(codes), decisions)
-    assert found == bootstrap_intervals(scores, codes, decisions)
-    assert found == bootstrap_intervals(*map(torch.from_numpy, (scores, codes, decisions)))
-    assert found != bootstrap_intervals(scores, codes, decisions, seed=1)
-    chance = decisions.astype(np.float64)
-    for interval, middle in (
-        (found.map, average_precision(scores, codes)),
-        (found.map_samples, average_precision(scores, codes, average="samples")),
-        (found.f1_micro, f1(chance, codes, average="micro")),
-        (found.f1_macro, f1(chance, codes)),
-    ):
-        assert interval is not None and 0 < interval[0] < middle < interval[1] < 1
-    wider = bootstrap_intervals(scores, codes, level=0.99)
-    assert wider.map is not None and found.map is not None and wider.map[0] < found.map[0]
-    assert wider.f1_micro is None and wider.resamples == 1000
-
-
 def test_too_few_labels_have_no_interval() -> None:
     scores = np.arange(40.0).reshape(20, 2) % 7
     codes = np.full((20, 2), -1, dtype=np.int8)
@@ -132,29 +111,6 @@ def test_too_few_labels_have_no_interval() -> None:
 def test_what_cannot_be_is_refused(resamples: int, level: float) -> None:
     with pytest.raises(InputError, match="resamples"):
         bootstrap_intervals([[0.5]], [[1]], resamples=resamples, level=level)
-
-
-def noise(seed: int = 0, images: int = 40, classes: int = 3) -> tuple[NDArray[np.float32], NDArray[np.int8]]:
-    random = np.random.default_rng(seed)
-    scores = random.integers(0, 9, (images, classes)).astype(np.float32)
-    return scores, random.integers(-1, 2, (images, classes)).astype(np.int8)
-
-
-def test_a_resampled_precision_is_that_of_the_rows_written_out() -> None:
-    scores, codes = noise()
-    times = np.random.default_rng(1).integers(0, 3, (40, 6)).astype(np.float32)
-    found = resampled_average_precision(scores, codes, times)
-    for sample in range(6):
-        rows = np.repeat(np.arange(40), times[:, sample].astype(int))
-        assert found[sample] == pytest.approx(average_precision(scores[rows], codes[rows]), abs=1e-12)
-
-
-def test_a_class_that_a_sample_lacks_is_left_out_of_its_mean() -> None:
-    scores = np.array([[0.9, 0.1], [0.2, 0.8], [0.1, 0.3]], dtype=np.float32)
-    codes = np.array([[1, 1], [0, 0], [0, 0]], dtype=np.int8)
-    times = np.array([[1, 0], [1, 1], [1, 1]], dtype=np.float32)
-    found = resampled_average_precision(scores, codes, times)
-    assert found[0] == pytest.approx((1 + 1 / 3) / 2) and math.isnan(found[1])
 
 
 def weighted_precision(scores: Matrix, present: NDArray[np.bool_], weights: Matrix) -> float:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.metrics import Thresholds, choose_thresholds, f1
+from labelgap.metrics import choose_thresholds, f1
 from labelgap.metrics.label_model import LabelModel, fit_platt_calibration
 
 RANKINGS = importlib.import_module("labelgap.metrics.average_precision")
@@ -205,12 +204,3 @@ def test_tables_without_a_row_or_a_column_get_defaults(shape: tuple[int, int]) -
     found = choose_thresholds(np.zeros(shape), np.zeros(shape, dtype=np.int8))
     assert found.values.tolist() == [0.5] * shape[1]
     assert found.marks == ("default",) * shape[1]
-
-
-def test_logits_are_refused_and_values_are_a_copy() -> None:
-    with pytest.raises(InputError, match="give the sigmoid"):
-        choose_thresholds([[3.0]], [[1]])
-    mine = np.array([0.5])
-    found = Thresholds(values=mine, marks=("default",))
-    mine[0] = 0.7
-    assert found.values.tolist() == [0.5] and not found.values.flags.writeable

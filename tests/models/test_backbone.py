@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.timm_models import timm_or_skip
 from torch import Tensor, nn
 
 import labelgap as lg
@@ -49,21 +48,6 @@ class Tiny(Backbone):
         return images[..., ::2, ::2]
 
 
-def random_bytes(*shape: int) -> Tensor:
-    return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
-
-
-def test_normalise_is_what_numpy_says() -> None:
-    images = random_bytes(3, 3, 8, 6)
-    mean, std = (np.array(part, dtype=np.float64).reshape(1, 3, 1, 1) for part in (SPEC.mean, SPEC.std))
-    expected, before = (images.numpy() / 255.0 - mean) / std, images.clone()
-    normalised = Tiny().normalize(images)
-    assert normalised.dtype == torch.float32
-    np.testing.assert_allclose(normalised.numpy(), expected, rtol=1e-6, atol=1e-6)
-    assert torch.equal(images, before) and Tiny().to(torch.bfloat16).normalize(images).dtype == torch.bfloat16
-    assert Tiny().state_dict() == {}
-
-
 @pytest.mark.parametrize(
     "images",
     [torch.zeros(2, 3, 8, 8), torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(3, 8, 8, dtype=torch.uint8)],
@@ -92,26 +76,6 @@ class Returns(nn.Module):
 
     def forward(self, images: Tensor) -> Any:
         return self.output
-
-
-def test_feature_maps_are_averaged_to_the_features() -> None:
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5)).eval()
-    backbone = ModuleBackbone(network, input_spec=SPEC)
-    images = torch.rand(2, 3, 8, 8)
-    torch.testing.assert_close(backbone.features(images), network(images).mean(dim=(2, 3)))
-    model = models.Classifier(backbone, classes=4)
-    maps = models.class_activation_maps(model, images)
-    torch.testing.assert_close(maps.mean(dim=(2, 3)) + model.head.bias, model(images))
-
-
-def test_the_dry_forward_changes_no_running_average_and_no_mode() -> None:
-    network = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.Dropout())
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    state = torch.get_rng_state()
-    ModuleBackbone(network, input_spec=SPEC)
-    assert network.training and torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
 def test_the_input_is_what_the_module_states() -> None:
@@ -146,20 +110,6 @@ def test_a_name_and_its_network_get_the_same_answer_and_draw_nothing(name: str, 
     assert has_batch_norm(create_backbone(name, pretrained=False)) is expected
 
 
-def test_a_model_of_timm_is_built_without_memory_for_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    timm_or_skip()
-    built: list[Backbone] = []
-
-    def build(name: str, **options: Any) -> Backbone:
-        built.append(create_backbone(name, **options))
-        return built[-1]
-
-    monkeypatch.setattr(registry, "create_backbone", build)
-    batch_norm._ask.cache_clear()
-    assert has_batch_norm("timm:resnet18") and not has_batch_norm("timm:vit_tiny_patch16_224")
-    assert {weight.device.type for network in built for weight in network.parameters()} == {"meta"}
-
-
 OURS = ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "small-cnn"]
 
 
@@ -191,14 +141,6 @@ def test_the_listed_facts_are_those_of_the_backbone(name: str) -> None:
         feature_maps, features = backbone.maps_and_features(backbone.normalize(images))
     assert feature_maps.shape[:2] == (2, info.num_features) and feature_maps.ndim == 4
     assert features.shape == (2, backbone.num_features) and bool(features.isfinite().all())
-
-
-@pytest.mark.parametrize("ask", [create_backbone, models.check_backbone, is_pretrained, models.backbone_info])
-def test_an_unknown_name_suggests_the_nearest(ask: Callable[[str], object]) -> None:
-    with pytest.raises(UnknownNameError, match="'efficientnet-lite0'"):
-        ask("eficientnet-lite0")
-    with pytest.raises(UnknownNameError, match="timm:MODEL"):
-        ask("resnet18")
 
 
 def test_a_size_and_a_random_start_are_as_asked() -> None:

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from labelgap.core.errors import InputError
 from labelgap.models import Backbone, Classifier, create_backbone, is_pretrained
 from labelgap.models.efficientnet_lite import LITE0, pretrained_weight_file
-from labelgap.models.weight_files import describe_mismatch, match_tensors
 
 timm: Any = timm_or_skip()
 
@@ -209,11 +208,3 @@ def test_a_hostile_tensor_is_one_error(change: Callable[[Tensor], object], messa
     torch.save({**state, name: change(state[name])}, tmp_path / "a.pth")
     with pytest.raises(InputError, match=message):
         create_backbone("small-cnn", weights=tmp_path / "a.pth")
-
-
-def test_a_prefix_that_belongs_to_the_network_stays() -> None:
-    network = nn.ModuleDict({"model": nn.Linear(2, 2), "backbone": nn.Linear(2, 2)})
-    state = network.state_dict()
-    assert match_tensors(state, network) == state
-    assert match_tensors(renamed(state, lambda name: f"encoder.model.{name}"), network) == state
-    assert describe_mismatch(state, network) == ""

@@ -103,15 +103,3 @@ def test_thousands_of_classes_are_there_and_sortable(run_of: RunMaker, browser: 
     page.get_by_label("Filter by name").fill("199")
     assert page.get_by_role("status").inner_text() == "12 of 2,000"
     assert not page.evaluate("() => document.documentElement.scrollWidth > innerWidth")
-
-
-def test_without_a_script_it_is_a_plain_table(run_of: RunMaker, browser: Any) -> None:
-    path = write_report(run_of())
-    path.write_text(path.read_text().replace("</h1>", "</h1><script>document.title = 'changed'</script>"))
-    for enabled in (False, True):
-        page = new_page(browser, java_script_enabled=enabled)
-        page.goto(path.as_uri())
-        assert page.title() == "first · labelgap"
-        assert page.locator(".sortable tbody tr").count() == 4
-        assert page.get_by_label("Filter by name").is_visible() is enabled
-        assert page.locator(".sortable th button").count() == (0 if not enabled else 4)

@@ -8,13 +8,12 @@ import os
 import re
 import zlib
 from collections import Counter
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba_array
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
@@ -25,12 +24,12 @@ from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
 from labelgap.reporting import EpochScores, LabelBudget, ParameterEffect, write_report
-from labelgap.reporting.page import FigureData, Page, ResponsiveFigure, stack_columns, write_figures
+from labelgap.reporting.page import FigureData, Page, ResponsiveFigure, write_figures
 from labelgap.reporting.pages.shares import label_budget_figure
 from labelgap.reporting.pages.study import method_map_figure
 from labelgap.reporting.report import check_figure_folder
 from labelgap.reporting.sections.classes import MAX_BARS, average_precision_bars
-from labelgap.reporting.sections.curves import MAX_CURVES, epoch_scores_figure, learning_curves
+from labelgap.reporting.sections.curves import epoch_scores_figure, learning_curves
 from labelgap.reporting.sections.label_scores import LabelScores, probability_panels
 from labelgap.reporting.sections.memorization import LabelLosses, Losses, memorization_panels
 from labelgap.reporting.sections.modified_labels import ModifiedLabels, modified_label_panels
@@ -38,8 +37,6 @@ from labelgap.reporting.sections.parameter_effects import parameter_effect_figur
 from labelgap.reporting.sections.separability import (
     BINS,
     UnknownPositives,
-    class_separability,
-    score_density_figure,
     unknown_positive_bars,
 )
 from labelgap.reporting.style import BLUE, NARROW, TEXT_COLOR, WIDE, inline_svg
@@ -118,21 +115,6 @@ def test_bars_are_sorted_and_a_class_that_does_not_count_has_none() -> None:
     assert "… 940 more classes between …" in texts(many)
 
 
-def test_the_most_and_least_separable_classes_are_drawn_with_their_area_and_the_rest_is_counted() -> None:
-    labels = np.repeat(np.array([[1], [0]] * 5), 30, axis=1)
-    scores = np.full((10, 30), 0.5)
-    scores[:, 0] = np.where(labels[:, 0] == 1, 0.9, 0.1)
-    scores[:, 29] = 1 - scores[:, 0]
-    figure = score_density_figure({"test": class_separability(scores, labels)})
-    assert figure.axes[0].get_xlabel() == "score", "it is the sigmoid of a logit, which nothing calibrates"
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert len(names) == 12 and names[0] == "0" and names[-1] == "29"
-    areas = [text for text in texts(figure) if text.startswith("AUC")]
-    assert areas[0] == "AUC 1.00" and areas[-1] == "AUC 0.00" and areas[1:-1] == ["AUC 0.50"] * 10
-    assert "… 18 more classes between …" in texts(figure)
-    assert len(figure.axes[0].patches) == 24
-
-
 def effect(values: tuple[object, ...], test: bool = True) -> ParameterEffect:
     count = len(values)
     val = np.stack([np.linspace(0.5, 0.6, count), np.linspace(0.6, 0.7, count)], 1)
@@ -156,42 +138,6 @@ def test_wide_ranges_are_logarithmic_names_are_places_and_an_unmeasured_test_has
     assert wide.axes[0].get_xscale() == "log" and len(wide.axes[0].lines) == 1
     named = parameter_effect_figure(effect(("all", "unknown", True)))
     assert [text.get_text() for text in named.axes[0].get_xticklabels()] == ["all", "unknown", "True"]
-
-
-@pytest.mark.parametrize("width", [NARROW, WIDE])
-@pytest.mark.parametrize(
-    "values",
-    [
-        (1e-4, 0.00012345678, 3e-4, 0.00034, 1e-3, 0.0012, 0.0013, 0.01),
-        (1, 2, 4, 8, 16, 32, 64, 1024),
-        tuple(f"a long name {number}" for number in range(8)),
-    ],
-)
-def test_labels_of_many_values_do_not_overlap(width: float, values: tuple[object, ...]) -> None:
-    figure = parameter_effect_figure(effect(values), width=width)
-    figure.draw_without_rendering()
-    for axis in figure.axes:
-        texts = [text for text in axis.get_xticklabels() if text.get_text()]
-        boxes = [text.get_window_extent() for text in texts]
-        if texts[0].get_rotation():
-            assert len(texts) == len(values)
-            step = np.diff([box.x1 for box in boxes]).min()
-            assert step * np.sin(np.radians(texts[0].get_rotation())) > texts[0].get_fontsize()
-        else:
-            assert len(texts) >= 4 and all(left.x1 < right.x0 for left, right in pairwise(boxes))
-
-
-def test_of_very_many_curves_the_highest_are_drawn_each_with_its_color_and_dash() -> None:
-    curves = {
-        f"method {number}": EpochScores(np.array([[0.1, number / 50]]), np.array([2]), np.array([np.nan]), "val mAP")
-        for number in range(20)
-    }
-    figure = epoch_scores_figure(curves)
-    lines = [line for line in figure.axes[0].lines if len(np.asarray(line.get_xdata())) == 2]
-    ends = sorted(drawn(figure, 0, 2 * number)[-1] for number in range(12))
-    assert len(lines) == MAX_CURVES and ends == pytest.approx([2.0 * number for number in range(8, 20)])
-    styles = {(*to_rgba_array(line.get_color())[0], str(line.get_linestyle())) for line in lines}
-    assert len(styles) == MAX_CURVES
 
 
 def test_the_axis_holds_the_band_of_seeds_that_differ_more_than_the_curves() -> None:
@@ -256,13 +202,6 @@ def test_numbers_are_short_unknown_ones_empty_and_names_harmless() -> None:
         "mixed": [True, np.int64(3), np.float64("inf")],
     }
     assert FigureData(columns).csv == "class,value,mixed\n'=1+1,0.1,1\na b,,3\n,-2.0,\n"
-
-
-def test_columns_broadcast_and_series_are_stacked_with_their_names() -> None:
-    table = {"seed": np.arange(2)[:, None], "epoch": [1, 2, 3], "score": np.arange(6).reshape(2, 3), "extra": None}
-    assert FigureData(table).rows == [[seed, epoch, 3 * seed + epoch - 1, ""] for seed in (0, 1) for epoch in (1, 2, 3)]
-    stacked = stack_columns("run", {"a": {"x": np.array([1, 2]), "y": [None, 5]}, "b": {"x": [3], "y": 4}})
-    assert FigureData(stacked).rows == [["a", 1, ""], ["a", 2, 5], ["b", 3, 4]]
 
 
 def test_an_inline_figure_has_the_colors_of_the_page_no_address_no_font_and_ids_of_its_own() -> None:

@@ -51,13 +51,6 @@ def test_the_card_of_every_kind_of_run(every_run: EveryRun, data: Dataset, snaps
     assert "(pets): cc-by-4.0." in licensed and 'license: "cc-by-4.0"\n' in licensed
 
 
-def test_write_report_writes_the_card(run_of: RunMaker, data: Dataset) -> None:
-    run = run_of()
-    for beside, counted in ((None, None), (data, data), (None, data)):
-        lg.write_report(run, data=beside)
-        assert (run.path / "MODEL_CARD.md").read_text(encoding="utf-8") == render_model_card(run, counted)
-
-
 def test_names_cannot_break_the_card_and_the_hub_reads_it(run_of: RunMaker, data: Dataset) -> None:
     strange = renamed(data, ('<script>alert("x")</script>', "a|b", "# *c* `d`", "yak"))
     run = run_of(strange, 'my "run"')

@@ -92,22 +92,6 @@ def test_the_page_and_the_table_of_a_study(study: Study, data: Dataset, snapshot
     assert "[red]an[/]" in printed(named) and "[bold]a[/nothing]" in printed(named)
 
 
-def test_a_page_that_fails_leaves_the_old_one_whole(run_of: RunMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of()
-    before = write_report(run).read_bytes()
-    path = write_report(run.path)
-    assert path.read_bytes() == before, "the same run gives the same page"
-
-    def fail(number: int) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk is full"):
-        write_report(run)
-    assert path.read_bytes() == before
-    assert not list(run.path.glob(".*partial*"))
-
-
 def test_no_result_and_other_classes_are_refused(run_of: RunMaker, data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(RunError):
         write_report(tmp_path)
@@ -133,3 +117,19 @@ def test_what_rows_do_not_support_is_a_dash(study: Study, positives_only: Datase
     rows[1].run.metrics["test"] |= {"classes_counted": 3}
     notes = " ".join(study_notes(rows))
     assert "not finished" in notes and "must not be compared" in notes
+
+
+def test_a_page_that_fails_leaves_the_old_one_whole(run_of: RunMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of()
+    before = write_report(run).read_bytes()
+    path = write_report(run.path)
+    assert path.read_bytes() == before, "the same run gives the same page"
+
+    def fail(number: int) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk is full"):
+        write_report(run)
+    assert path.read_bytes() == before
+    assert not list(run.path.glob(".*partial*"))

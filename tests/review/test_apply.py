@@ -23,7 +23,7 @@ from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.revisions import read_provenance
 from labelgap.review import Review, ReviewFolder, create_random_review, decisions, open_review_folder
-from labelgap.review.apply import apply_decisions, decided_images
+from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
 from labelgap.review.external_tools import export_candidates, import_decisions
 from labelgap.review.store import Decision, DecisionStore, LabelKey
@@ -278,25 +278,6 @@ def test_what_a_table_cannot_write_is_said_with_the_way_out(data: Dataset, tmp_p
     folder = reviewed(spaced, tmp_path / "b", [("1.jpg", "fire truck", PRESENT)], ["fire truck"])
     with pytest.raises(InputError, match="fire truck"):
         apply_decisions(folder, tmp_path / "spaced.csv")
-
-
-def test_a_column_of_the_name_that_was_left_out_is_used(data: Dataset, tmp_path: Path) -> None:
-    narrow = loaded(tmp_path / "tags.csv", classes=["cat", "dog"])
-    written = apply_decisions(
-        reviewed(narrow, tmp_path / "r", [("2.jpg", "owl", ABSENT)], ["owl"]), tmp_path / "better.csv"
-    )
-    assert written.path.read_text() == TAGS.replace("2.jpg,train,0,,", "2.jpg,train,0,,0") and written.added == ("owl",)
-
-
-def test_an_accuracy_is_that_of_the_classes_of_the_data(data: Dataset, tmp_path: Path) -> None:
-    unknown = [
-        (image, name, ABSENT)
-        for image, row in zip(data.train.labels.images, data.train.labels.to_dense(), strict=True)
-        for name, code in zip(data.classes, row, strict=True)
-        if code == UNKNOWN
-    ]
-    measured = decided_images(reviewed(data, tmp_path / "review", [*unknown, *ADDED]))
-    assert measured.classes == data.classes and len(measured.train) == len(data.train)
 
 
 ROWS: list[Row] = [

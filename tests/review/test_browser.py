@@ -7,8 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tests.browsers import needs_browser, new_page
+from tests.browsers import needs_browser
 from tests.review.browser import (
     all_data,
     go,
@@ -24,9 +23,8 @@ from tests.review.http_client import TOKENS, ReviewClient, run_server, running
 from tests.review.samples import COPY, is_bright, suggest_wrong
 from tests.waiting import wait_until
 
-import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review import Review, create_random_review, decisions, open_review_folder
+from labelgap.review import Review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
 from labelgap.review.queues import class_feed
@@ -35,7 +33,6 @@ from labelgap.review.store import SECOND, DecisionStore
 pytestmark = needs_browser
 KEYS = "ynyynuyynnyyyynnyuyn"
 MEANS = {"y": "1", "n": "0", "u": "-1"}
-ON_TOP = "document.getElementById('toast').matches(':popover-open')"
 
 
 def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: Any, folder: Path) -> None:
@@ -137,32 +134,6 @@ def test_clicks_the_rest_and_the_large_picture(
     assert page.errors == []
 
 
-def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(chromium: Any, tmp_path: Path) -> None:
-    data = lg.load("digits", train=1000, val=0, test=0)
-    review = Review(create_random_review(data, "train", 1000, 0, tmp_path / "review"))
-    with run_server(review) as client:
-        page = new_page(chromium)
-        loaded: list[str] = []
-        page.on("request", lambda request: loaded.append(request.url) if "/thumbnail/" in request.url else None)
-        go(page, f"{client.address}class/3?size=2000")
-        wait_for(page, "document.querySelector('.entry img').naturalWidth > 0")
-        count = page.locator(".entry").count()
-        wait_until(lambda: page.locator(".entry").count() == count and len(loaded) > 10)
-        assert count > 800 and len(loaded) < 400
-        page.evaluate(
-            """() => { for (let at = 0; at < 100; at++)
-              document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "n", bubbles: true })); }"""
-        )
-        assert states(page, 101) == ["0"] * 100 + [""]
-        page.keyboard.press("r")
-        assert "" not in states(page, count)
-        wait_until_sent(page)
-        page.keyboard.press("End")
-        wait_for(page, "document.activeElement.querySelector('img').naturalWidth > 0")
-    assert len(decisions(review.path)) == count
-    review.close()
-
-
 def test_one_key_too_many_changes_no_answer(chromium: Any, review: Review, client: ReviewClient, folder: Path) -> None:
     image = int(review.image_order[0])
     count = len(review.of_image(image))
@@ -192,28 +163,6 @@ def test_one_key_too_many_changes_no_answer(chromium: Any, review: Review, clien
     second = page.url
     page.keyboard.press("Enter")
     page.wait_for_url(lambda url: "/image/" in url and url != second)
-    assert page.errors == []
-
-
-def test_the_last_answer_closes_an_enlarged_image(chromium: Any, review: Review, client: ReviewClient) -> None:
-    page = opened(chromium, f"{client.address}class/3")
-    count = page.locator(".entry").count()
-    page.keyboard.press("End")
-    page.keyboard.press("Space")
-    page.keyboard.press("ArrowRight")
-    page.wait_for_selector("#viewer[open] #detail h2")
-    page.keyboard.press("y")
-    assert page.locator("#viewer[open]").count() == 0
-    page.keyboard.press("n")
-    assert states(page, count)[-1] == "1" and page.evaluate(ON_TOP)
-    page.keyboard.press("z")
-    page.keyboard.press("Space")
-    page.keyboard.press("y")
-    page.keyboard.press("Home")
-    page.keyboard.press("Space")
-    page.keyboard.press("z")
-    assert page.locator("#viewer[open]").count() == 1 and page.inner_text("#toast") == "undone"
-    assert page.evaluate(ON_TOP) and np.array_equal(states(page, count), [""] * count)
     assert page.errors == []
 
 

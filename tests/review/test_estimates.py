@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ from labelgap.review.estimates import (
     estimate_review,
 )
 from labelgap.review.progress import order_decisions
-from labelgap.review.queues import class_feed, expected_next, plan_context
+from labelgap.review.queues import class_feed
 from labelgap.review.store import ASKED, PAGE_PLACES, Decision
 from labelgap.review.wrong_labels import (
     CLASS_SPREAD,
@@ -293,28 +292,6 @@ def test_a_random_slot_counts_once_all_earlier_labels_of_the_draw_are_decided(fo
         assert answer([third], "other") == sorted([first, second, third]), "a corrected answer is still a random one"
         made = review.estimate(3)
         assert made is not None and (made.reviewed, made.present, made.found) == (3, 3, 4)
-
-
-def test_what_comes_next_is_in_the_order_of_the_feed(folder: Path) -> None:
-    with opened(folder) as review:
-        assert expected_next(review, 3)[1] is None, "without an estimate of the audit there are no probabilities"
-    with opened(folder, np.full(10, 20.0)) as review:
-        (count, expected), numbers = expected_next(review, 3, 5), class_feed(review, 3).numbers
-        assert count == 5 and expected == pytest.approx(review.candidates.columns.score[numbers[:5]].sum(), rel=0.02)
-
-
-def test_no_class_promises_more_finds_than_are_still_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(folder, np.arange(10.0)) as review:
-        place, sure = np.arange(len(review.candidates)), np.full(len(review.candidates), 0.9)
-        ranking = SimpleNamespace(number=1, position=place, probability=sure)  # it learned from finds alone
-        monkeypatch.setattr(Review, "ranking", lambda self, aim="missing": ranking)
-        plan, total = plan_context(review, "anna"), review.estimate()
-        assert total is not None and plan["finds"] <= total.still_missing + 1
-        for step in [*plan["steps"], *plan["more"]]:
-            own, (_, following) = review.estimate(step["number"]), expected_next(review, step["number"])
-            assert own is not None and following is not None
-            assert step["finds"] <= max(own.still_missing, 1)
-            assert following <= max(own.still_missing, 0.5) + 1e-9
 
 
 def test_answers_count_in_the_order_in_which_they_were_shown_not_in_that_of_the_clicks(review: Review) -> None:

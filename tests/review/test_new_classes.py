@@ -6,7 +6,6 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +22,14 @@ from labelgap.labels.io.classes import describe_same_names
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review import new_classes as added_names
 from labelgap.review.apply import apply_decisions
-from labelgap.review.candidates import MISSING, Candidates
+from labelgap.review.candidates import Candidates
 from labelgap.review.live import Ranking
 from labelgap.review.new_classes import (
-    ADDED_SCORE,
     MAX_NAME,
     SimilarImages,
     center_features,
     check_class_name,
     extend_candidates,
-    taken_names,
 )
 from labelgap.review.queues import class_feed, lacks_examples
 from labelgap.review.store import LabelKey
@@ -128,28 +125,6 @@ def extended(
     return extend_candidates(candidates, names, everything, review)
 
 
-def test_all_else_keeps_its_number_its_id_and_its_place(
-    candidates: Candidates, everything: list[tuple[str, str]]
-) -> None:
-    more = extended(candidates, everything, "zebra")
-    old, new, rows = candidates.columns, more.columns, more.listed(len(candidates.classes))
-    assert new.images[: len(old.images)] == old.images and more.classes == (*candidates.classes, "zebra")
-    for name in ("image", "class_number", "score", "kind", "observed", "rank", "class_rank", "random_rank", "ids"):
-        before, after = getattr(old, name), getattr(new, name)
-        assert after.dtype == before.dtype and np.array_equal(after[: len(before)], before, equal_nan=name == "score")
-    for number, wrong in product(range(len(candidates.classes)), (False, True)):
-        assert np.array_equal(more.listed(number, wrong), candidates.listed(number, wrong))
-    assert np.array_equal(more.image_order[:10], candidates.image_order[:10])
-
-    assert sorted(map(more.key, rows)) == sorted(LabelKey(*key, "zebra") for key in everything)
-    assert sorted(new.images) == sorted({*old.images, *everything})
-    assert len(np.unique(new.ids)) == len(new.ids) and len(np.unique(new.image_ids)) == len(new.images)
-    assert {*new.kind[rows].tolist()} == {MISSING} and {*new.observed[rows].tolist()} == {UNKNOWN}
-    assert np.allclose(new.score[rows], ADDED_SCORE)
-    assert sorted(new.class_rank[rows].tolist()) == list(range(1, len(everything) + 1))
-    assert [more.number_of(more.key(number)) for number in rows] == rows.tolist()
-
-
 def test_a_tenth_is_the_random_draw_which_does_not_follow_the_order(candidates: Candidates) -> None:
     many = [("train", f"{number}.png") for number in range(3000)]
     more = extended(candidates, many, "zebra")
@@ -203,14 +178,6 @@ def test_a_name_that_differs_by_what_nobody_sees_is_refused(typed: str) -> None:
     assert describe_same_names({"cat": 2, typed: 1}) is not None or not fold_name(typed)
 
 
-def test_columns_that_are_left_out_or_renamed_are_taken(tmp_path: Path) -> None:
-    make_photos(tmp_path)
-    options = {"ignore_columns": ["owl"], "rename": {"dog": "hound"}, "duplicates": "off"}
-    data = lg.load("csv", tmp_path / "tags.csv", images=tmp_path / "photos", **options)
-    assert data.classes == ("cat", "hound") and taken_names(data) == {"owl", "dog"}
-    assert taken_names(lg.load("digits", train=4, val=0, test=0)) == set()
-
-
 def order(features: np.ndarray, image: int) -> list[int]:
     """The images by their similarity to one."""
     places = SimilarImages(lambda: features.astype(np.float32)).positions(image, patience=60)
@@ -227,13 +194,6 @@ def test_the_cosine_is_that_of_the_formula() -> None:
     found = order(features, 7)
     assert sorted(found) == list(range(600))
     assert found[:20] == [7, *sorted(set(range(600)) - {7}, key=lambda row: -expected[row])[:19]]
-
-
-def test_an_image_without_length_is_similar_to_none_and_nothing_is_nan() -> None:
-    features = np.array([[1.0, 1.0], [2.0, 0.0], [0.0, 2.0]], dtype=np.float32)
-    similar = center_features(features.copy())
-    assert similar @ similar.T == pytest.approx(np.array([[0, 0, 0], [0, 1, -1], [0, -1, 1]]))
-    assert order(features, 0) == [0, 1, 2]
 
 
 ROWS = "copy.jpg,train,,,\nother.jpg,train,,,1\n"
@@ -301,12 +261,3 @@ def test_a_known_label_of_a_copy_stays(copied: Review, tmp_path: Path) -> None:
         copied.store.append([made], reviewer="anna", client="window-1")
     text = apply_decisions(copied.folder, tmp_path / "better.csv").path.read_text()
     assert "\n0.jpg,train,1,," in text and "\ncopy.jpg,train,0,," in text
-
-
-def test_a_copy_that_was_decided_alone_leaves_the_question_open(copied: Review) -> None:
-    (number,) = [number for number in copied.listed(1) if copied.copies.of(copied.candidates.key(int(number)))]
-    alone = copied.decision(int(number), PRESENT, "request-alone", 0)
-    copied.store.append([type(alone)(alone.key, PRESENT, "request-alone")], reviewer="anna", client="window-1")
-    with closing(Review(copied.folder)) as again:
-        shown = [int(row) for row in again.listed(1) if again.copies.of(again.candidates.key(int(row)))]
-        assert len(shown) == 1 and shown != [int(number)] and not again.current.decided[shown[0]]

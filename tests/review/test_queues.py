@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,25 +128,6 @@ def rows(review: Review, page: str) -> list[int]:
     return [number for number in found if number is not None]
 
 
-def test_labels_that_look_wrong_are_one_queue_with_class_and_label_on_each(suggested: Review) -> None:
-    columns = suggested.candidates.columns
-    with run_server(suggested) as client:
-        page = client.request("/wrong").text
-        shown = rows(suggested, page)
-        assert columns.rank[shown].tolist() == list(range(1, 41)) and (columns.kind[shown] == WRONG).all()
-        captions = re.findall(r'class="caption">(labeled(?:: no)?) <b>(\d)</b>', page)
-        expected = [("labeled" if columns.observed[n] == PRESENT else "labeled: no") for n in shown]
-        assert captions == [(text, str(columns.class_number[n])) for text, n in zip(expected, shown, strict=True)]
-        assert page.count('data-answer="right"') == 41 and page.count('data-asked="wrong"') == 40
-        first = shown[0]
-        decide(suggested, [first], ABSENT if columns.observed[first] == PRESENT else PRESENT, "wrong")
-        decide(suggested, [shown[1]], UNKNOWN, "wrong")
-        again = client.request("/wrong").text
-        assert rows(suggested, again) == shown[2:] and "2 answered, 1 wrong. About" in again
-        assert rows(suggested, client.request("/wrong?show=decided").text) == [shown[1], first]
-        assert "Confirm or correct 38" in client.request("/").text
-
-
 def test_right_labels_put_the_queue_away_until_somebody_asks_for_it(suggested: Review) -> None:
     columns = suggested.candidates.columns
     with run_server(suggested) as client:
@@ -185,22 +165,6 @@ def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: 
     brought = {each["aim"]: each["brought"] for each in aims_context(review, "missing")}
     assert brought["classifier"] == "1 answer for the classifier, 1 found" and brought["missing"] == "no answers yet"
     assert "1 answer for the classifier, 1 found" in client.request("/?aim=classifier").text
-
-
-def test_answers_given_image_by_image_count_for_the_missing_labels(suggested: Review) -> None:
-    columns, image = suggested.candidates.columns, int(suggested.candidates.columns.image[0])
-    members = suggested.of_image(image)
-    missing, wrong = (members[(columns.kind[members] == WRONG) == looks_wrong] for looks_wrong in (False, True))
-    assert len(missing) and len(wrong), "the image has labels of both kinds"
-    with run_server(suggested) as client:
-        page = client.request(f"/image/{int(columns.image_ids[image]):016x}").text
-        assert set(rows(suggested, page)) == set(members.tolist())
-        for number in members.tolist():
-            sent = client.decide(f"{int(columns.ids[number]):016x}", PRESENT, asked="other")
-            assert sent.json["results"][0]["status"] == "accepted"
-        overview = client.request("/").text
-    many = f"{len(missing)} answer{'s' if len(missing) > 1 else ''}"
-    assert f"{many}, {len(missing)} found" in overview and overview.count("no answers yet") == 2
 
 
 def test_measuring_follows_the_draw_of_every_class(review: Review, client: ReviewClient) -> None:
@@ -293,22 +257,6 @@ def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
     assert better() is None, "nine answers are too few to give a class up"
     decide(review, listed(first)[9:10], ABSENT)
     assert better()["rate"] >= 2 * better()["here"]
-
-
-def test_speed_is_over_the_last_minutes_and_leaves_pauses_out(review: Review) -> None:
-    decide(review, range(31))
-    current = review.current
-    now = datetime.now(UTC)
-    assert current.per_minute("anna", now) is None, "a moment says nothing"
-    events = list(current.recent)
-    current.recent.clear()
-    for number, each in enumerate(events):
-        pause = 200 if number <= 15 else 0
-        when = now - timedelta(seconds=pause + 2 * (30 - number))
-        current.recent.append(type(each)(**{**vars(each), "time": when}))
-    assert current.per_minute("anna", now) == pytest.approx(30)
-    assert current.per_minute("ben", now) is None
-    assert current.per_minute("anna", now + timedelta(minutes=10)) is None
 
 
 def test_one_image_at_a_time_continues_with_the_first_that_is_open(review: Review) -> None:

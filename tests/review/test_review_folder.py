@@ -163,12 +163,6 @@ def test_an_image_comes_with_all_its_candidates_and_the_best_image_first(tmp_pat
     assert [candidates.key(number).class_name for number in candidates.of_image(image)] == ["cat", "dog"]
 
 
-def test_a_split_can_be_asked_for_alone(tmp_path: Path) -> None:
-    rows = [*ranked(3), ("v.jpg", "val", "dog", 0.3, "missing", UNKNOWN, 4, 4)]
-    assert len(Candidates(write(tmp_path / "a.parquet", rows), ["dog"], "val")) == 1
-    assert not len(Candidates(tmp_path / "a.parquet", ["dog"], "test"))
-
-
 FILES = ("review.json", "candidates.parquet", FILE)
 
 

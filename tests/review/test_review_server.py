@@ -10,10 +10,8 @@ import signal
 import socket
 import sqlite3
 import sys
-import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,9 +24,8 @@ from tests.review.http_client import ReviewClient, ids, run_server
 from tests.review.samples import make_photos
 from tests.waiting import PATIENCE
 
-from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, create_random_review, decisions, open_review_folder, thumbnails
+from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
 from labelgap.review.server import serve
@@ -377,32 +374,6 @@ def test_a_store_that_is_damaged_while_it_is_served_is_told_in_words(
     page = client.request("/", headers={"Accept": "text/html"})
     assert page.status in (200, 503) and "Traceback" not in page.text
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_a_bug_is_told_in_words_too(client: ReviewClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    client.enter()
-    monkeypatch.setattr("labelgap.review.views.overview_context", lambda *_: 1 / 0)
-    page = client.request("/", headers={"Accept": "text/html"})
-    assert page.status == 500 and "ZeroDivisionError" in page.text
-    assert page.headers["content-security-policy"] and page.headers["cache-control"] == "no-store"
-
-
-def test_requests_at_the_same_time_share_one_decode(photos: Review, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, encode = list[int](), thumbnails._encode
-
-    def slow(*arguments: object) -> bytes:
-        calls.append(0)
-        time.sleep(0.1)
-        if len(calls) == 1:
-            raise InputError("damaged")
-        return encode(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(thumbnails, "_encode", slow)
-    made = thumbnails.ReviewThumbnails(photos)
-    with pytest.raises(InputError):
-        made.get(0, 240)
-    with ThreadPoolExecutor(6) as threads:
-        assert len(set(threads.map(made.get, [0] * 6, [240] * 6))) == 1 and len(calls) == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a shell script")

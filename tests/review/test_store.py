@@ -27,7 +27,6 @@ from labelgap.review.store import Decision, DecisionOutcome, DecisionStore, Labe
 
 DOG = LabelKey("train", "a.jpg", "dog")
 CAT = LabelKey("train", "a.jpg", "cat")
-OWL = LabelKey("val", "b.jpg", "owl")
 
 
 def said(entry: LabelKey, value: int, base_version: int = 0, request_id: str = "") -> Decision:
@@ -88,20 +87,6 @@ def test_a_process_that_is_killed_loses_nothing_it_had_confirmed(tmp_path: Path)
     assert run_forked(decide_until_killed) == -signal.SIGKILL
     with closing(DecisionStore(tmp_path / FILE)) as store:
         assert store.last_id() == len(decisions(tmp_path)) == 20
-
-
-def test_decisions_are_revisions_of_a_person(store: DecisionStore) -> None:
-    wrong = said(CAT, PRESENT)
-    tell(store, said(DOG, PRESENT), wrong, said(OWL, UNKNOWN))
-    tell(store, said(DOG, ABSENT, base_version=0), by="ben")
-    tell(store, Undo(wrong.request_id, "undo-0001"))
-    made = decisions(store.path.parent)
-    assert [(r.image, r.class_name, r.value, r.source, r.author) for r in made] == [
-        ("a.jpg", "dog", PRESENT, "review", "anna"),
-        ("b.jpg", "owl", UNKNOWN, "review", "anna"),
-    ]
-    assert made[0].time is not None and made[0].time.tzinfo is not None
-    assert len(decisions(store.path, "val")) == 1 and len(decisions(store.path.parent / "nowhere")) == 0
 
 
 FORMAT_1 = "b73e9781d15d6234"

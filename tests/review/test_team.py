@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,7 +28,6 @@ from labelgap.review.team import (
     SecondOpinions,
     describe_agreement,
     is_doubled,
-    kappa_interval,
     measure_agreement,
     opinion_pairs,
 )
@@ -61,19 +59,6 @@ def test_kappa_is_undefined_without_answers_and_where_all_are_the_same() -> None
     assert same.kappa is None and same.interval is None and same.agreed == same.pairs == 30
     assert "undefined" in describe_agreement(same)
     assert measure_agreement([pair(ABSENT, PRESENT)] * 30).total.kappa == 0, "never the same answer, as by chance"
-
-
-@pytest.mark.parametrize("yes", [0.2, 0.5])
-def test_the_interval_of_kappa_holds_about_as_often_as_it_says(yes: float) -> None:
-    error, random = 0.05, np.random.default_rng(0)
-    both = np.array(
-        [[(1 - error) ** 2, error * (1 - error)], [error * (1 - error), error**2]]
-    )  # of a label that is absent
-    shares = (1 - yes) * both + yes * both[::-1, ::-1]
-    chance = float(shares.sum(0) @ shares.sum(1))
-    true = (float(np.trace(shares)) - chance) / (1 - chance)
-    drawn = [kappa_interval(each.reshape(2, 2)) for each in random.multinomial(50, shares.ravel(), 200)]
-    assert sum(low <= true <= high for low, high in drawn) >= 0.9 * 200
 
 
 def test_a_later_decision_settles_and_leaves_the_pair_as_it_was() -> None:
@@ -129,17 +114,6 @@ def test_pairs_follow_the_store_and_are_the_same_after_a_restart(store: Decision
     store.append([Undo("request-2", "request-4")], reviewer="ben", client="ben")
     assert opinions.answered() == {two} == SecondOpinions(store).answered()
     assert not any(pair.is_open for pair in opinions.pairs())
-
-
-def test_only_who_tolerates_it_gets_an_old_value() -> None:
-    cache = VersionedCache()
-    assert cache.get("a", 1, lambda: "old") == "old"
-    with cache.tolerating(60):
-        assert cache.get("a", 2, lambda: "new") == "old"
-        assert cache.get("of a", 2, lambda: cache.get("a", 2, lambda: "new")) == "new", "its parts are of its version"
-    with cache.tolerating(1e-9):
-        time.sleep(0.001)
-        assert cache.get("a", 3, lambda: "newest") == "newest", "it is too old"
 
 
 def test_many_threads_compute_it_once_and_nobody_waits_who_need_not() -> None:
@@ -202,22 +176,6 @@ def test_a_client_that_only_loads_pages_holds_them_briefly(leases: Leases, clock
     leases.take(ANNA, QUEUE, 10)
     clock.now += UNCONFIRMED_SECONDS
     assert leases.take(BEN, QUEUE, 10).tolist() == list(range(10))
-
-
-def test_others_at_the_same_class_are_named_once_their_page_has_polled(leases: Leases, clock: Clock) -> None:
-    leases.take(ANNA, QUEUE, 10, place=3)
-    leases.take(BEN, QUEUE, 10, place=3)
-    assert leases.people(BEN.browser, 3) == [] and leases.reviewer(ANNA.browser) is None
-    leases.renew(ANNA, "anna")
-    assert leases.people(BEN.browser, 3) == ["anna"] and leases.reviewer(ANNA.browser) == "anna"
-    assert leases.people(ANNA.browser, 3) == [] and leases.people(BEN.browser, 4) == []
-    leases.release(ANNA)
-    assert leases.people(BEN.browser, 3) == [] and leases.reviewer(ANNA.browser) == "anna", "for the next page"
-    leases.take(ANNA, QUEUE, 10, place=3)
-    leases.renew(ANNA, "anna")
-    assert leases.people(BEN.browser, 3) == ["anna"]
-    clock.now += LEASE_SECONDS
-    assert leases.people(BEN.browser, 3) == []
 
 
 def test_a_browser_with_many_pages_loses_its_oldest(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:

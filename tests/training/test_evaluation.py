@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import average_precision_score
 from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError, RunError
@@ -17,7 +16,7 @@ from labelgap.labels.table import group_numbers
 from labelgap.metrics import Thresholds, average_precision
 from labelgap.metrics.validation import expected_random_precision
 from labelgap.training import Run
-from labelgap.training.evaluation import evaluate_in_full, evaluate_scores, match_classes
+from labelgap.training.evaluation import evaluate_in_full, evaluate_scores
 from labelgap.training.run_folder import write_data_identity, write_predictions
 from labelgap.training.search import selection_score
 from labelgap.training.selection import choose_selection
@@ -135,23 +134,6 @@ def test_random_scores_are_no_estimate_and_no_accuracy_beyond_chance(present: in
         assert measured["map"] == pytest.approx(measured["chance"], abs=0.26), "chance stands beside it"
 
 
-def test_the_estimated_map_of_small_albums_is_near_the_truth() -> None:
-    """150 images, half of the presents known."""
-    found, names = [], tuple("abcdefgh")
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        truth = random.random((150, 8)) < 0.15
-        logits = (random.normal(size=truth.shape) + 3 * truth).astype(np.float32)
-        codes = np.where(truth & (random.random(truth.shape) < 0.5), 1, -1).astype(np.int8)
-        measured = evaluate_scores(logits, LabelTable.from_dense(codes, names), Thresholds.default(8))
-        columns = [names.index(name) for name in measured["estimated"]]
-        assert columns == np.flatnonzero((codes == 1).sum(axis=0) >= 5).tolist()
-        exact = np.mean([average_precision_score(truth[:, column], logits[:, column]) for column in columns])
-        assert measured["map_estimated"] == pytest.approx(np.mean([*measured["estimated"].values()], axis=0)[0])
-        found.append(measured["map_estimated"] - exact)
-    assert abs(np.mean(found)) < 0.04
-
-
 def test_images_that_were_trained_on_are_measured_by_their_out_of_fold_scores(tmp_path: Path) -> None:
     run, data = make_run(tmp_path / "a"), data_of(CLASSES)
     write_data_identity(run.path, DataIdentity.of(data))
@@ -203,14 +185,6 @@ def test_a_search_weighs_a_class_by_its_known_presents() -> None:
     each = [average_precision(scores[:, [k]], observed[:, [k]]) for k in range(2)]
     found = selection_score(choose_selection(POSITIVES, None), scores)
     assert found == pytest.approx(np.average(each, weights=observed.sum(0)))
-
-
-def test_tables_are_laid_below_each_other_without_their_names() -> None:
-    first = LabelTable.from_dense([[1, 0]], ["b", "a"], ["x"])
-    second = LabelTable.from_dense([[-1, 1], [0, -1]], ["b", "a"], ["x", "y"])
-    found, missing, extra = match_classes([first, second], ["a", "b"])
-    np.testing.assert_array_equal(found.to_dense(), [[0, 1], [1, -1], [-1, 0]])
-    assert missing == extra == ()
 
 
 def test_scores_that_are_not_finite_say_that_training_has_diverged() -> None:

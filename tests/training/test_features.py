@@ -7,7 +7,6 @@ import resource
 import signal
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from tests.killing import run_forked, start_forked, wait_forked
+from tests.killing import run_forked
 from torch import Tensor
 
 from labelgap.core import cache as cache_module
@@ -35,12 +34,12 @@ BATCH = 4
 
 
 class Tiny(Backbone):
-    """The mean of a gray image times a weight; counts its images, and can sleep, fail and be killed."""
+    """The mean of a gray image times a weight; counts its images, and can fail and be killed."""
 
     def __init__(self, weight: float = 1.0, size: int = 4) -> None:
         super().__init__(num_features=WIDTH, input_spec=InputSpec(size=size, mean=(0.5,), std=(0.5,), channels=1))
         self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, WIDTH) * weight)
-        self.computed, self.seconds, self.fails_after, self.killed_after = 0, 0.0, -1, -1
+        self.computed, self.fails_after, self.killed_after = 0, -1, -1
 
     def feature_maps(self, images: Tensor) -> Tensor:
         if self.computed == self.fails_after:
@@ -48,7 +47,6 @@ class Tiny(Backbone):
         if self.computed == self.killed_after:
             os.kill(os.getpid(), signal.SIGKILL)
         self.computed += len(images)
-        time.sleep(self.seconds)
         return images * self.weight[:, None, None]
 
 
@@ -259,24 +257,6 @@ def test_a_computation_that_is_killed_or_interrupted_loses_a_block_at_most() -> 
     assert features(images, Tiny()) == pytest.approx(expected(images), rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.usefixtures("batchwise")
-def test_two_processes_with_overlapping_sets_share_the_work(tmp_path: Path) -> None:
-    def compute(first: int, stop: int) -> None:
-        network = Tiny()
-        network.seconds = 0.02
-        found = features(random_images(120).select(np.arange(first, stop)), network)
-        np.savez(tmp_path / f"{first}.npz", computed=network.computed, features=found)
-
-    parts = ((0, 80), (40, 120))
-    assert [wait_forked(each) for each in [start_forked(partial(compute, *part)) for part in parts]] == [0, 0]
-    found = [np.load(tmp_path / f"{first}.npz") for first, _ in parts]
-    numbers = [int(each["computed"]) for each in found]
-    assert 120 <= sum(numbers) < 160 and max(numbers) <= 80
-    for (first, stop), each in zip(parts, found, strict=True):
-        assert np.array_equal(each["features"], features(random_images(120).select(np.arange(first, stop)), Tiny()))
-    assert computed(random_images(120)) == 0
-
-
 @pytest.mark.parametrize("full", [True, False])
 def test_a_full_or_unwritable_disk_is_logged_once_and_what_was_stored_is_intact(cache: Path, full: bool) -> None:
     before, reporter = resource.getrlimit(resource.RLIMIT_FSIZE), Recorder()
@@ -292,18 +272,6 @@ def test_a_full_or_unwritable_disk_is_logged_once_and_what_was_stored_is_intact(
     assert found == pytest.approx(expected(random_images(10_000)), rel=1e-5, abs=1e-6)
     assert len(reporter.messages) == 2 and str(cache) in reporter.messages[0]
     assert not full or computed(random_images(100)) < 100
-
-
-def test_what_is_not_cached_is_counted_and_read_without_reading_files(photos: FileImages) -> None:
-    network = Tiny()
-    features(photos.select([0, 1, 2]), network)
-    assert CachedFeatures(network, CPU).count_missing([photos]) == [7]
-    cached = CachedFeatures(network, CPU)
-    found, values = cached.read(photos)
-    assert found.tolist() == [True] * 3 + [False] * 7
-    assert np.array_equal(values[:3], features(photos.select([0, 1, 2]), Tiny()))
-    photos.path(1).unlink()
-    assert cached.read(photos)[0].tolist() == [True, False, True] + [False] * 7
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take on another user's rights")

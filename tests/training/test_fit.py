@@ -166,12 +166,6 @@ def test_the_loop_calls_every_hook_in_order(accumulate: int, digits: Dataset, tm
     assert learned < 1
 
 
-def test_an_unwritable_folder_says_so(digits: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"file.run"):
-        lg.fit(digits, "an", out=tmp_path / "file" / "run", quiet=True)
-
-
 def test_a_boosted_head_comes_back_with_the_run(unbroken: lg.Run, digits: Dataset, tmp_path: Path) -> None:
     settings: dict[str, Any] = {**SETTINGS, "epochs": 1, "out": tmp_path / "boosted"}
     boosted = lg.fit(digits, "ll-r", head="boostlu", **settings)

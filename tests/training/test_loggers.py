@@ -15,9 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -258,7 +256,6 @@ from labelgap.core.terminal import protect_streams
 with protect_streams():
     exec({NESTED!r})
 """
-DAY = 24 * 3600
 
 
 def test_a_log_gets_lines_without_control_characters_where_colors_are_forced_too() -> None:
@@ -290,28 +287,6 @@ def test_a_terminal_gets_a_bar_for_each_and_no_lines(script: str) -> None:
     assert "\\x1b" not in text, "what rich draws is not escaped"
     assert text.index("features") < text.index("a message")
     assert "the last one" in text.split("a message")[1]  # the outer bar still moves
-
-
-def test_lines_come_every_half_minute_or_rarely(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, notes, printed, reporter = SimpleNamespace(now=1000.0), list[str](), list[int](), Reporter()
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    with reporter.bar("training", DAY):
-        for second in range(1, DAY + 1):
-            clock.now += 1
-            reporter.advance(1, lambda: notes.append("") or "epoch 1/10")  # type: ignore[func-returns-value]
-            if capsys.readouterr().err:
-                printed.append(second)
-    assert printed[:3] == [30, 60, 90] and len(printed) == len(notes) < 130
-    assert all(after - before <= max(30, 0.05 * before + 1) for before, after in pairwise(printed))
-    assert DAY - printed[-1] < 0.06 * DAY
-    for quiet in (False, True):
-        clock.now, reporter = 0.0, Reporter(quiet)
-        with reporter.bar("training", 100, 50):  # a resumed work counts only its own time
-            for clock.now, steps in ((60.0, 0), (120.0, 10)):
-                reporter.advance(steps)
-    assert capsys.readouterr().err == "training: 50 %\ntraining: 60 %  about 8 min left\n"
 
 
 def test_a_part_that_is_done_again_moves_back(

@@ -27,7 +27,7 @@ from labelgap.training.plan import (
     plan_training,
     resolve_settings,
 )
-from labelgap.training.presets import PRESETS, describe_missing_settings, preset
+from labelgap.training.presets import PRESETS, preset
 from labelgap.training.rerun import fit_arguments
 
 
@@ -154,13 +154,6 @@ def test_a_run_records_the_precision_of_its_features(digits: Dataset, monkeypatc
     assert resolve().feature_precision == "float16" and resolve(config) == config
     with pytest.raises(InputError, match="auto"):
         TrainingRequest(method="an", training={"precision": "float16"}).check()
-
-
-def test_a_preset_without_settings_for_a_data_set_says_so() -> None:
-    for name, own in (("kim2022", "openimages"), ("cole2021", "voc2007"), ("kobayashi2023", "csv")):
-        assert describe_missing_settings(name, own) is None
-    for name, other in (("kim2022", "csv"), ("cole2021", "openimages"), ("zhou2022", None)):
-        assert str(describe_missing_settings(name, other)).startswith(name)
 
 
 def network_settings(given: dict[str, Any], **network: Any) -> dict[str, Any]:

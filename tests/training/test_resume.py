@@ -20,7 +20,6 @@ from torch import nn
 
 import labelgap as lg
 from labelgap.core.errors import RunError
-from labelgap.core.tensors import read_tensor_metadata
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.readers.shards import ShardImages
@@ -369,10 +368,6 @@ def test_a_checkpoint_of_another_configuration_or_version_is_refused(tmp_path: P
         torch.save({"format": found, "fingerprint": "", "state": {}}, tmp_path / LAST)
         with pytest.raises(RunError, match=f"format {shown}"):
             load_checkpoint(tmp_path, parts(), CPU)
-
-
-def noted(path: Path) -> str:
-    return read_tensor_metadata(path)["epoch"]
 
 
 def test_an_epoch_is_repeated_where_the_best_weights_are_damaged(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.training.plain_config import PLAIN
 
 import labelgap as lg
-from labelgap.core.errors import InputError, RunError, UnknownNameError
+from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.training import keywords
 from labelgap.training.config import CONFIG_FILE, RunConfig, read_config, write_config
 from labelgap.training.settings import KEYWORDS, SETTINGS, TrainingSettings, check_settings, keywords_module
@@ -86,11 +86,3 @@ def test_a_configuration_comes_back_as_it_was_written_also_that_of_an_earlier_ve
     assert read_config(tmp_path) == config and read_config(tmp_path).fingerprint() == config.fingerprint()
     with pytest.raises(InputError, match="'epochs'"):
         RunConfig.checked(**PLAIN, epoch=3)
-
-
-@pytest.mark.parametrize(("content", "named"), [(None, CONFIG_FILE), ("{", CONFIG_FILE), ('{"format": 7}', "format 7")])
-def test_a_folder_that_is_no_run_says_why(tmp_path: Path, content: str | None, named: str) -> None:
-    if content is not None:
-        (tmp_path / CONFIG_FILE).write_text(content)
-    with pytest.raises(RunError, match=named):
-        read_config(tmp_path)

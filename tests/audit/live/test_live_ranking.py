@@ -56,20 +56,6 @@ def test_features_are_centered_and_have_only_directions_in_which_images_differ()
     assert len(rank_open(equal, POOL, FIRST, CLASSES).candidates) == 120
 
 
-def test_directions_are_the_principal_ones_divided_by_a_power_of_their_spread(monkeypatch: pytest.MonkeyPatch) -> None:
-    scaled = SCALE.rows(np.arange(IMAGES)).astype(np.float64)
-    _, singular, axes = np.linalg.svd(scaled, full_matrices=False)
-    spread = singular / np.sqrt(IMAGES)
-    wanted = axes.T * spread**-live_heads.FLATTENING
-    wanted /= np.sqrt(((scaled @ wanted) ** 2).sum(axis=1).mean())
-    found = SCALE.directions[:, ::-1]
-    assert found * np.sign((found * wanted).sum(axis=0)) == pytest.approx(wanted, abs=1e-3)
-    monkeypatch.setattr(live_heads, "MAX_DIRECTIONS", 2)
-    two = FeatureScale.of(FEATURES).directions[:, ::-1]
-    ratio = found[:, :2] / two
-    assert two.shape == (WIDTH, 2) and np.abs(ratio) == pytest.approx(np.full((WIDTH, 2), abs(ratio[0, 0])), rel=1e-3)
-
-
 def test_the_fit_is_the_minimum_of_the_formula() -> None:
     """The gradient of the documented loss, written again with loops, vanishes at the fitted parameters."""
     chosen, present = FIRST.candidates, FIRST.values == PRESENT

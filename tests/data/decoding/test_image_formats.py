@@ -66,22 +66,6 @@ def test_postscript_named_as_a_photo_never_reaches_ghostscript(tmp_path: Path, m
     assert '"width"' not in (tmp_path / "a.json").read_text() and not ghostscript.started
 
 
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [
-        (b"%PDF-1.7\n", "a PDF"),
-        (b"8BPS\0\1" + bytes(40), "a Photoshop file"),
-        (b"\n<!DOCTYPE html><html>404", "a web page"),
-        (b"version https://git-lfs.github.com/spec/v1\noid", "a pointer of Git LFS"),
-        (b"no image at all", "not an image.* JPEG, PNG"),
-    ],
-)
-def test_a_file_of_another_kind_is_named(tmp_path: Path, content: bytes, kind: str) -> None:
-    (tmp_path / "photo.png").write_bytes(content)
-    with pytest.raises(InputError, match=f"photo.png is {kind}"):
-        decode(tmp_path / "photo.png")
-
-
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "gif", "bmp", "tif", "ppm", "jp2", "avif"])
 def test_a_listed_format_is_read_whatever_its_name(tmp_path: Path, suffix: str) -> None:
     pixels = np.full((20, 30, 3), 90, np.uint8)

@@ -133,19 +133,6 @@ def test_other_headers_are_refused(tmp_path: Path, old: str, new: str) -> None:
             load("chexpert", path, uncertain="unknown")
 
 
-def test_columns_can_be_chosen_and_one_of_something_else_is_reported_once(tmp_path: Path) -> None:
-    root = chexpert(tmp_path)
-    table = root / "train.csv"
-    lines = table.read_text().splitlines()
-    table.write_text("".join(f"{line},{f'Dr {number}' if number else 'doctor'}\n" for number, line in enumerate(lines)))
-    assert sum("--ignore-columns doctor" in each for each in refused("chexpert", root, uncertain="unknown")) == 1
-    given = {"ignore_columns": ["doctor"], "classes": ["Edema", "Cardiomegaly"]}
-    assert load("chexpert", root, uncertain="unknown", **given).classes == ("Edema", "Cardiomegaly")
-    assert load("chexpert", root, **{**given, "classes": ["No Finding"]}).classes == ("No Finding",), (
-        "none is uncertain"
-    )
-
-
 def test_images_of_mimic_have_the_labels_of_their_study(tmp_path: Path) -> None:
     table, splits = (tmp_path / f"mimic-cxr-2.0.0-{name}.csv" for name in ("chexpert", "split"))
     studies = [(10000032, 50414267, "1.0,,-1.0"), (10000764, 57375967, ",0.0,"), (10000935, 50578979, ",,1.0")]

@@ -18,12 +18,11 @@ from tests.data.readers.refused import refused
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import decode
-from labelgap.data.findings import ImagesSkipped, NoSplit, NoValRows, ValidationHeldOut
+from labelgap.data.findings import ImagesSkipped, NoValRows, ValidationHeldOut
 from labelgap.data.opening import load, load_from_recipe
 from labelgap.data.readers.table import load_csv
-from labelgap.data.split import hold_out_val, is_unsplit
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.labels.io.formats import read_parquet
+from labelgap.data.split import hold_out_val
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
 
 def draw(path: Path, size: tuple[int, int] = (12, 8), color: tuple[int, int, int] | None = None) -> None:
@@ -78,14 +77,6 @@ def test_labels_and_pixels_of_every_row_belong_together(tmp_path: Path) -> None:
     apart.parent.mkdir()
     apart.write_text(table.read_text())
     assert everything(load_csv(str(apart), str(tmp_path))) == everything(data)
-
-
-@pytest.mark.parametrize("rows", [1, 10])
-def test_without_a_split_column_every_image_is_train(tmp_path: Path, rows: int) -> None:
-    data = load_csv(album(tmp_path, wide(rows)))
-    assert [len(split) for split in data.splits] == [rows] and is_unsplit(data) and NoSplit(rows) in data.findings
-    counts = load_csv(tmp_path / "tags.csv", zeros="unknown").train.labels.counts().total
-    assert counts == (rows, 0, rows)
 
 
 def test_a_tenth_of_train_becomes_val_where_a_network_is_trained(tmp_path: Path) -> None:
@@ -292,19 +283,6 @@ def test_wide_columns_of_any_kind_say_the_same(tmp_path: Path) -> None:
     assert data.classes == (*kinds, "logical", "real", "text")
     dense = [split.labels.to_dense().tolist() for split in data.splits]
     assert dense == [[[1] * 6], [[0] * 6], [[-1] * 6]]
-
-
-def test_lists_keep_names_and_the_order_of_classes_and_lists_in_texts_are_split(tmp_path: Path) -> None:
-    columns = {"image": ["a.png", "b.png"], "present": [["cat; big", "dog"], []], "absent": [None, ["owl"]]}
-    path = parquet_album(tmp_path, columns)
-    expected = LabelTable.from_lists([["cat; big", "dog"], []], [[], ["owl"]], images=["a.png", "b.png"])
-    assert read_parquet(path).table == expected
-    pq.write_table(pa.table({"image": ["a.png", "b.png"], "present": ["cat|dog", None]}), path)
-    assert read_parquet(path).table.classes == ("cat", "dog")
-    table = LabelTable.from_lists([["b"], ["a"]], classes=["z", "b", "a"], images=["a.png", "b.png"])
-    table.to_parquet(path)
-    data = load(path)
-    assert data.classes == ("z", "b", "a") and data.recipe["name"] == "parquet" and read_parquet(path).table == table
 
 
 def test_every_problem_is_told_with_its_row_and_what_is_no_table_of_tags_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.killing import killed_at_every_operation
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.data import ArrayImages, Dataset, FeatureVectors, FileImages, Split, load
-from labelgap.data.findings import NoSplit
 from labelgap.data.images import StoredImages
 from labelgap.data.writers.shards import ShardOptions, write_shards
 from labelgap.labels import LabelTable
@@ -147,13 +145,3 @@ def test_what_is_in_the_folder_is_not_lost(data: Dataset, tmp_path: Path) -> Non
         write_shards(replace(data, train=vectors), tmp_path / "vectors", ShardOptions())
     with pytest.raises(InputError, match="at least 1"):
         ShardOptions(size=0)
-
-
-def test_data_without_a_split_stay_without_one(data: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "tags.csv").write_text("image,present\na.jpg,cat\nb.png,dog\ne.jpg,dog\n")
-    write_shards(load("csv", tmp_path / "tags.csv", images=tmp_path / "photos"), tmp_path / "out", ShardOptions())
-    again = load("shards", tmp_path / "out")
-    assert NoSplit(3) in again.findings
-    with tarfile.open(tmp_path / "out" / "train-000000.tar") as tar:
-        member = tar.extractfile("000000.json")
-        assert member is not None and "split" not in json.load(member)

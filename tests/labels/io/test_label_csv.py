@@ -209,12 +209,6 @@ def test_what_is_no_table_is_refused(csv: Path, content: str | bytes, options: d
     assert named in str(caught.value)
 
 
-def test_what_is_no_file_is_refused(csv: Path) -> None:
-    for path in (csv, csv.parent):
-        with pytest.raises(InputError, match=path.name):
-            read_csv(path)
-
-
 @pytest.mark.parametrize(
     ("text", "lines", "column"),
     [
@@ -288,14 +282,6 @@ def test_an_encoding_that_is_given_is_not_guessed(csv: Path) -> None:
     for encoding, named in (("klingon", "'klingon'"), ("base64", "'base64'"), ("ascii", "line 1: ")):
         with pytest.raises(InputError, match=named):
             read_csv(csv, encoding=encoding)
-
-
-@pytest.mark.parametrize(("mark", "word"), [(";", "semicolon"), ("\t", "tab"), ("|", "pipe")])
-def test_the_delimiter_is_guessed_from_the_header_and_said(csv: Path, mark: str, word: str) -> None:
-    file = read(csv, "image,cat,a dog\na.jpg,1,\nb.jpg,0,1\n".replace(",", mark))
-    assert file.table.classes == ("cat", "a dog") and file.table.to_dense().tolist() == [[1, -1], [0, 1]]
-    assert sentences(file)[-1] == f"{word} between cells (--delimiter says otherwise)"
-    assert read_csv(csv, delimiter=word).table == file.table == read_csv(csv, delimiter=mark).table
 
 
 def test_other_delimiters_of_cells_and_tags_are_understood(csv: Path) -> None:
@@ -469,16 +455,6 @@ CELLS = {
 def test_each_state_has_many_words_and_nothing_else_is_one(state: int | None) -> None:
     assert {CellParser().code(cell) for cell in CELLS[state]} == {state}
     assert {CellParser(UNKNOWN).code(cell) for cell in CELLS[state]} == {UNKNOWN if state == ABSENT else state}
-
-
-def test_the_words_that_were_met_and_a_guess_are_said() -> None:
-    states = CellParser()
-    for cell in ("1", "yes", "yes", "TRUE", "0", "no", "", "NA", "1.0", "what"):
-        states.code(cell)
-    assert states.spellings() == [["yes", "TRUE"], ["no"], ["NA"]]
-    guesses = [TagLists(given, [cell]).findings() for given, cell in ((None, "a;b"), (None, "a"), ("|", "a|b"))]
-    assert guesses == [[], [], []] and len(TagLists(None, ["a|b"]).findings()) == 1
-    assert TagLists("space").names("cat  dog") == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(

@@ -275,14 +275,6 @@ def test_only_the_changed_cells_of_a_csv_change(tmp_path: Path, case: str) -> No
     assert read_csv(out, options).table == read_csv(source, options).table.revised(people)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
-def test_the_encoding_stays(tmp_path: Path, encoding: str) -> None:
-    source, out = tmp_path / "tags.csv", tmp_path / "new.csv"
-    source.write_bytes("image,Café\né.jpg,1\na.jpg,\n".encode(encoding))
-    rewrite(source, out, {"a.jpg": {"Café": ABSENT}}, TableOptions())
-    assert out.read_bytes() == "image,Café\né.jpg,1\na.jpg,0\n".encode(encoding)
-
-
 def test_zeros_that_meant_unknown_become_blank_so_that_zero_can_say_absent(tmp_path: Path) -> None:
     source, out = tmp_path / "tags.csv", tmp_path / "new.csv"
     source.write_text("image,cat,dog\na.jpg,1,0\nb.jpg,0,0\n")

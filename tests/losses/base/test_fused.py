@@ -14,8 +14,6 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, loss, methods
 from labelgap.losses.base import fused, selection
-from labelgap.losses.base.loss import MixtureLoss
-from labelgap.losses.base.mixture import Mixture
 from labelgap.losses.base.selection import kth_largest, top_k_mask
 
 FORMULA_ONLY = {"imcl", "pr", "rml", "softmax", "warp"}
@@ -64,48 +62,11 @@ def test_a_right_label_costs_little_but_not_nothing() -> None:
         torch.testing.assert_close(cost.double(), logits.double().neg().exp().log1p(), rtol=1e-5, atol=0)
 
 
-def test_only_the_slope_is_kept_between_the_passes() -> None:
-    logits, labels = torch.randn(64, 50, requires_grad=True), torch.randint(-1, 2, (64, 50))
-    kept = []
-
-    def keep(value: Tensor) -> Tensor:
-        kept.append(value.shape)
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
-        loss("em")(logits, labels)
-    assert kept == [logits.shape]
-
-
-@pytest.mark.parametrize("name", ["an", "asl", "csl", "em", "focal", "gr", "hill", "ll-ct", "splc", "two-way"])
-def test_a_loss_on_the_cpu_does_not_depend_on_the_default_device(name: str) -> None:
-    """Nor do later steps, for which the constants of a step are kept."""
-    made, batch = loss(name), next(some_batches())
-    made.set_epoch(3)
-    logits, labels = torch.from_numpy(batch.logits), torch.from_numpy(batch.labels)
-    expected = made(logits, labels)
-    fused._scalar.cache_clear()
-    with torch.device("meta"):
-        elsewhere = made(logits, labels)
-    torch.testing.assert_close([elsewhere, made(logits, labels)], [expected] * 2, rtol=0, atol=0)
-
-
 def test_one_number_per_head_broadcasts_over_logits_without_heads() -> None:
     logits, labels, numbers = torch.randn(4, 5), torch.randint(-1, 2, (4, 5)), torch.tensor([0.1, 0.3])
     together = loss("an-ls", smoothing=numbers)(logits, labels)
     alone = torch.stack([loss("an-ls", smoothing=float(number))(logits, labels) for number in numbers])
     torch.testing.assert_close(together, alone)
-
-
-def test_entries_of_a_subclass_are_what_it_costs() -> None:
-    class Doubled(MixtureLoss):
-        declared = Mixture(unknown=(0.0, 1.0, 0.0))
-
-        def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
-            return 2.0 * super().entries(logits, labels)
-
-    logits, labels = torch.zeros(1, 2), torch.tensor([[1, -1]])
-    torch.testing.assert_close(Doubled()(logits, labels), 2.0 * loss("an")(logits, labels))
 
 
 SHAPE = (120, 80)
@@ -130,13 +91,6 @@ def test_the_kth_largest_is_that_of_a_sort(kind: str, share: float, monkeypatch:
         monkeypatch.setattr(selection, "SAMPLE", sample)
         for k in {1, 2, min(30, len(ordered)), len(ordered) // 3, len(ordered)}:
             assert kth_largest(values, among, k) == ordered[k - 1]
-
-
-def test_what_is_searched_stays_as_it_is() -> None:
-    values, among = VALUES["normal"].copy(), np.ones(SHAPE, dtype=bool)
-    for k in (5, values.size):
-        kth_largest(values, among, k)
-    assert np.array_equal(values, VALUES["normal"]) and among.all()
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -241,22 +241,6 @@ def test_a_loop_is_warned_once_where_the_epoch_matters_and_is_not_set(name: str)
     assert not steps(made, 5) and not steps(copy.deepcopy(made), 5)
 
 
-@pytest.mark.parametrize("name", ["gr", "ll-ct", "splc"])
-def test_an_epoch_of_unknown_length_may_take_any_number_of_steps(name: str) -> None:
-    made = new_loss(name, prepare=False)
-    made.set_epoch(1)
-    assert not steps(made, 20)
-    assert not loss("splc", warmup=0).epoch_dependent and loss("splc", warmup=torch.tensor([0, 2])).epoch_dependent
-
-
-def test_micro_batches_and_heads_are_the_images_of_one_epoch() -> None:
-    made, labels = new_loss("ll-r"), torch.from_numpy(BATCH.labels)
-    for epoch in (1, 2):
-        made.set_epoch(epoch)
-        for rows in torch.split(torch.arange(IMAGES), 5):
-            made(torch.zeros(7, len(rows), CLASSES, requires_grad=True), labels[rows]).sum().backward()
-
-
 def test_what_does_not_train_neither_warns_nor_counts() -> None:
     logits = torch.from_numpy(BATCH.logits)
     for made in (new_loss("ll-ct"), new_loss("ll-ct", prepare=False)):

@@ -11,7 +11,6 @@ from tests.losses.batches import scores_of, set_heads
 from tests.losses.reference import reference_of
 
 from labelgap.core.errors import InputError
-from labelgap.core.system import format_bytes
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import describe_method, loss, methods
 from labelgap.losses.base import state
@@ -70,26 +69,6 @@ def test_scores_are_asked_for_and_must_be_of_every_image(name: str) -> None:
     for scores in (*wrong, scores_of(broken, [0, 4, 2, 3, 1])):
         with pytest.raises(InputError, match=name):
             made.end_epoch(scores)
-
-
-@pytest.mark.parametrize("name", OF_ONE_IMAGE)
-def test_memory_is_stated_and_is_where_the_loss_is(name: str) -> None:
-    made = plain(name)
-    assert made.state_bytes == 0 and repr(made) == repr(plain(name))
-    alone = plain(name)
-    alone.prepare(TABLE, seed=4)
-    for heads in ((), (), (2, 4)):
-        set_heads(made, heads)
-        made.prepare(TABLE, seed=4)
-        assert made.state_bytes == (8 if heads else 1) * 5 * 3 * OF_ONE_IMAGE[name]
-        assert f"({name}, " in repr(made) and f", {format_bytes(made.state_bytes)})" in repr(made)
-        assert [value.shape for key, value in made.state_dict().items() if key != "epoch_tensor"] == [(*heads, 5, 3)]
-        for key, value in made.state_dict().items():
-            first = alone.state_dict()[key].expand(value.shape)
-            torch.testing.assert_close(value, first, rtol=0, atol=0, equal_nan=True)
-    elsewhere = plain(name).to("meta")
-    elsewhere.prepare(TABLE)
-    assert {value.device.type for value in elsewhere.state_dict().values()} == {"meta"}
 
 
 def openimages() -> LabelTable:

@@ -98,14 +98,6 @@ def test_positives_alone_have_no_average_precision_but_an_estimate(run_of: RunMa
     assert table.prevalence[:3].mean() == pytest.approx(run.metrics["test"]["chance_estimated"], abs=1e-6)
 
 
-def test_groups_and_the_audit_of_the_folder_are_in_it(run_of: RunMaker, data: Dataset) -> None:
-    run = run_of()
-    run.metrics["class_groups"] = [1, 2, 2, 5]
-    write_audit(run, {"missing": 7, "range": [3, 14], "known": 24, "missing_per_class": {"dog": 5, "cat": 2}})
-    columns = class_table(run, data).columns()
-    assert columns["group"].tolist() == [1, 2, 2, 5] and columns["missing"].tolist() == [2, 5, 0, 0]
-
-
 def test_scores_and_probabilities_are_compared_on_the_classes_that_have_both() -> None:
     codes = np.array([[1, 0], [0, 1]], dtype=np.int8)
     scores = bin_probabilities(np.array([[0.9, 0.9], [0.1, 0.1]]), codes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +10,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 from tests.reporting.conftest import RunMaker, codes_of_train
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.images import ArrayImages, FileImages
+from labelgap.data.images import FileImages
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics.label_model import PlattCalibration
 from labelgap.reporting import LabelChanges, label_changes, write_report
@@ -25,25 +22,11 @@ from labelgap.reporting.sections.classes import class_table
 from labelgap.reporting.sections.examples import (
     _prediction,
     disagreement_examples,
-    diverse_sample,
     random_examples,
-    thumbnail_data_url,
 )
-from labelgap.reporting.sections.label_changes import LABELS_PER_IMAGE, label_change_figure
+from labelgap.reporting.sections.label_changes import label_change_figure
 from labelgap.studies import Study
 from labelgap.training import Run
-
-
-def opened(address: str) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode(address.partition("base64,")[2])))
-
-
-def test_a_small_grey_picture_keeps_its_pixels() -> None:
-    pixels = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
-    table = LabelTable.from_dense([[1]], ["cat"])
-    assert np.array_equal(
-        np.asarray(opened(thumbnail_data_url(Split("test", ArrayImages(pixels), table), 0))), pixels[0]
-    )
 
 
 def test_every_class_is_shown_with_its_verdict(run_of: RunMaker, data: Dataset) -> None:
@@ -121,9 +104,6 @@ def test_contrasts_are_where_the_methods_disagree_about_the_most_classes(study: 
     shown = disagreement_examples(runs, data, 3)
     assert [apart[example["image"]] for example in shown] == sorted(apart.values(), reverse=True)[:3]
     assert [answer["label"] for answer in shown[0]["predictions"]] == ["an", "ll"]
-
-
-EPOCHS = 6
 
 
 def modify(run: Run, flags: dict[tuple[int, int], list[int]]) -> Run:
@@ -216,21 +196,6 @@ def test_without_the_truth_nothing_is_judged(run_of: RunMaker, data: Dataset) ->
     assert label_changes(run_of(method="an"), data) is None
 
 
-def test_half_of_the_images_are_successes(run_of: RunMaker, data: Dataset) -> None:
-    places = np.argwhere(data.train.labels.to_dense() == UNKNOWN)
-    run = modify(run_of(method="ll-ct"), {(row, column): [2] for row, column in places.tolist()})
-    changes = label_changes(run, data, images=6)
-    assert changes is not None
-    rows = list(dict.fromkeys(changes.rows.tolist()))
-    first = [np.flatnonzero(changes.rows == row)[0] for row in rows]
-    assert [bool(changes.truth[place] == PRESENT) for place in first] == [True] * 3 + [False] * 3
-    for part in (first[:3], first[3:]):
-        assert len({int(changes.columns[place]) for place in part}) == 3, "of different classes"
-    assert max(changes.rows.tolist().count(row) for row in rows) <= LABELS_PER_IMAGE
-    again = label_changes(run, data, images=6)
-    assert again is not None and np.array_equal(again.rows, changes.rows)
-
-
 def test_named_images_are_shown_with_or_without_a_change(run_of: RunMaker, data: Dataset) -> None:
     right, _ = hidden_labels(data)
     run, names = modify(run_of(method="ll-ct"), {tuple(right): [2]}), data.train.labels.images
@@ -245,12 +210,3 @@ def test_named_images_are_shown_with_or_without_a_change(run_of: RunMaker, data:
     page = write_report(run, data=data, label_changes=chosen[:1]).read_text(encoding="utf-8")
     shown = page.partition('<ul class="changes">')[2].partition("</ul>\n")[0]
     assert chosen[0] in shown and chosen[1] not in shown
-
-
-def test_a_diverse_sample_takes_an_image_once_and_every_kind_in_turn() -> None:
-    random = np.random.default_rng(3)
-    images, kinds = random.integers(0, 40, 300), random.choice([0, 0, 0, 0, 1, 2], 300)
-    chosen = diverse_sample(images, kinds, 6, "test")
-    assert sorted(kinds[chosen[:3]].tolist()) == [0, 1, 2] and len(set(images[chosen].tolist())) == 6
-    assert len(diverse_sample(images, kinds, 1000, "test")) == len(set(images.tolist()))
-    assert not len(diverse_sample(images[:0], kinds[:0], 3, "test"))

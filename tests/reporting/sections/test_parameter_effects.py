@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.reporting.conftest import EPOCHS, Recipe, make_run, make_study
-from tests.reporting.pages.test_comparison_page import BEST, comparison, method
+from tests.reporting.pages.test_comparison_page import BEST, comparison
 
 from labelgap.data.dataset import Dataset
 from labelgap.reporting import epoch_scores, parameter_effects, write_report
@@ -115,7 +115,3 @@ def test_seeds_that_stopped_early_count_as_far_as_they_went() -> None:
     assert np.isnan(found.scores[1, 1:]).all() and np.isnan(found.test[1])
     assert scores_of_seeds([[0.2], []], [1, 1], [None, None], "val mAP") is None
     assert scores_of_seeds([], [], [], "val mAP") is None
-
-
-def test_rows_without_scores_are_left_out(tmp_path: Path) -> None:
-    assert epoch_scores(comparison(tmp_path, BEST, method("an", [0.7, 0.7], GapToBest(0.1, 0.1)))) == {}

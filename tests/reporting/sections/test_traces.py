@@ -92,21 +92,6 @@ def test_without_truth_the_kinds_are_those_observed_and_nothing_is_called_memori
     assert label_losses({}) == {}
 
 
-def test_one_epoch_has_no_share_and_an_epoch_that_saw_nothing_no_mean() -> None:
-    blank: Trace = {
-        "row": np.arange(2),
-        "column": np.zeros(2, dtype=np.int64),
-        "observed": np.full(2, UNKNOWN, dtype=np.int8),
-        "truth": np.array([PRESENT, ABSENT], dtype=np.int8),
-        "loss": np.full((1, 2), np.nan, dtype=np.float32),
-    }
-    found = label_losses(blank)
-    assert found.keys() == {"TN", "FN"} and len(found["TN"].mean) == 1
-    assert math.isnan(found["FN"].mean[0]) and found["FN"].first_epoch is None
-    twice = label_losses(blank | {"loss": np.full((2, 2), np.nan, dtype=np.float32)})
-    assert twice["FN"].first_epoch is None
-
-
 def test_the_measures_of_a_whole_trace_are_plain_counts(trace: Trace) -> None:
     present, absent = members(trace, (UNKNOWN, PRESENT)), members(trace, (UNKNOWN, ABSENT))
     found = modified_labels_from_trace(trace, (len(absent), len(present)))
@@ -232,17 +217,6 @@ def test_probabilities_of_the_ends_of_an_interval_belong_to_the_upper_one_and_1_
     shares = probability_shares(np.array([0.0, 0.049, 0.25, 1.0]))
     assert {place: share for place, share in enumerate(shares.tolist()) if share} == {0: 0.5, 5: 0.25, BINS - 1: 0.25}
     assert np.isnan(probability_shares(np.empty(0))).all()
-
-
-def test_separate_equal_reversed_and_tied_scores_have_the_measures_known_by_hand() -> None:
-    separate, equal, reverse, tied = [0.9, 0.8, 0.1, 0.2], [0.9, 0.1, 0.9, 0.1], [0.1, 0.1, 0.9, 0.9], [0.5] * 4
-    scores = np.array([separate, equal, reverse, tied]).T
-    labels = np.repeat([[PRESENT], [PRESENT], [ABSENT], [ABSENT]], 4, axis=1)
-    found = class_separability(scores, labels)
-    assert found.auc.tolist() == [1.0, 0.5, 0.0, 0.5]
-    assert found.overlap.tolist() == [0.0, 1.0, 0.0, 1.0]
-    assert found.present.tolist() == found.absent.tolist() == [2] * 4
-    assert len(found.counted) == 0 and np.isnan(found.mean()).all()  # two labels of a state are too few
 
 
 def test_the_measures_are_those_of_loops_over_all_pairs_and_unknown_labels_are_left_out() -> None:

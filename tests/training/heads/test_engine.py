@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch
 from tests.losses.reference import reference_of
 from tests.training.heads.reference_loop import (
     BATCH,
-    CLASSES,
     EPOCHS,
     IMAGES,
     Alone,
@@ -267,24 +266,6 @@ def test_scores_are_those_of_the_rule(select: str) -> None:
     assert result.best_score == pytest.approx(average_precision(logits, labels, unknown=unknown), abs=1e-6)  # type: ignore[call-overload]
 
 
-def test_a_hook_is_called_before_every_step() -> None:
-    plans = [*plans_for("an", "ll-ct"), HeadPlan("ll-ct", {"delta_rel": 20.0}, 1e-2, some_labels(1))]
-    engine, steps = engine_of(plans), []
-
-    def look(rows: Tensor, logits: Tensor, labels: Tensor, modified: Callable[[], Tensor]) -> None:
-        weight, bias = engine.heads
-        expected = SINGLES[rows] @ weight.mT + bias[:, None]
-        torch.testing.assert_close(logits, expected)
-        for plan, seen in zip(plans, labels, strict=True):
-            assert torch.equal(seen, plan.labels.batch(rows))
-        steps.append((len(rows), modified()))
-
-    engine.train_epoch(3, look)
-    assert [rows for rows, _ in steps] == [BATCH] * (IMAGES // BATCH) + [IMAGES % BATCH]
-    marked = torch.stack([mask.sum(dim=(1, 2)) for _, mask in steps]).sum(dim=0).tolist()
-    assert marked[:2] == [0, 0] and 0 < marked[2] <= marked[3] < marked[4]
-
-
 def test_labels_that_do_not_fit_are_read_from_tables_and_heads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = plans_for("an", "ll-cp", "asl")
     dense = train_epochs(engine_of(plans), 1, 2)
@@ -295,16 +276,6 @@ def test_labels_that_do_not_fit_are_read_from_tables_and_heads_are_refused(monke
     monkeypatch.setattr(engine_module, "free_memory", lambda device: 1000)
     with pytest.raises(InputError, match=r"1\.0 kB"):
         engine_of(plans)
-
-
-def test_heads_continue_from_other_weights_whatever_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_of(plans_for("an", "em"))
-    weight, bias = torch.randn(4, CLASSES, SINGLES.shape[1]), torch.randn(4, CLASSES)
-    engine.set_heads(weight, bias)
-    assert torch.equal(engine.heads[0], weight) and torch.equal(engine.heads[1], bias)
-    for chunk in (engine_module.CHUNK, 7 * 4 * CLASSES):
-        monkeypatch.setattr(engine_module, "CHUNK", chunk)
-        torch.testing.assert_close(engine.logits(SINGLES), SINGLES @ weight.mT + bias[:, None])
 
 
 def test_heads_of_one_method_share_a_loss_where_only_numbers_differ() -> None:

@@ -186,14 +186,3 @@ def test_a_head_on_coordinates_is_a_head_on_the_features(rotate: bool, images: i
     on_features = basis.to_features(weight, bias)
     torch.testing.assert_close(features @ on_features[0].t() + on_features[1], coordinates @ weight.t() + bias)
     torch.testing.assert_close(basis.from_features(*on_features), (weight, bias))
-
-
-def test_adam_trains_on_standardized_features() -> None:
-    features, table = some_data(8)
-    raw = HeadPlan("an", {}, 0.1, table)
-    basis = FeatureBasis.fit(features)
-    settings: dict[str, Any] = {"epochs": 3, "batch_size": 16, "dtype": torch.float64}
-    (inside,) = train_heads(features, [raw], standardize=True, **settings)
-    (outside,) = train_heads(basis.apply(features), [raw], **settings)
-    found = features.numpy() @ inside.weight.T + inside.bias
-    np.testing.assert_allclose(found, basis.apply(features).numpy() @ outside.weight.T + outside.bias, atol=1e-6)

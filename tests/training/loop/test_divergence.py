@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 import labelgap as lg
 from labelgap.cli.printing import print_run
@@ -19,7 +18,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.losses import ElementwiseLoss
 from labelgap.training.checkpoint import LAST
 from labelgap.training.loop import network_trainer
-from labelgap.training.loop.divergence import NanGuard, are_finite, check_finite, halve_rates
+from labelgap.training.loop.divergence import NanGuard, are_finite, check_finite
 from labelgap.training.selection import EpochScore, Selection
 
 QUICK: dict[str, Any] = {"device": "cpu", "batch_size": 4}
@@ -160,18 +159,6 @@ def test_what_was_learned_before_it_is_forgotten(
     assert torch.equal(mine["loss_fn"]["corrected_in"], theirs["loss_fn"]["corrected_in"])
     for name, value in theirs["network"].items():
         assert torch.equal(mine["network"][name], value)
-
-
-def test_halved_rates_follow_the_schedule() -> None:
-    groups = [{"params": [nn.Parameter(torch.ones(1))], "lr": rate} for rate in (1.0, 0.1)]
-    optimizer = torch.optim.SGD(groups, momentum=0.9)
-    scheduler = LambdaLR(optimizer, lambda step: 1 / (1 + step))
-    groups[0]["params"][0].grad = torch.ones(1)  # type: ignore[index]
-    optimizer.step()
-    halve_rates(optimizer, scheduler, 1)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.025] and not optimizer.state
-    scheduler.step()
-    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1 / 6, 1 / 60])
 
 
 def test_a_head_on_fixed_features_stops_and_the_last_good_state_is_kept(tmp_path: Path, digits: Dataset) -> None:

@@ -13,7 +13,6 @@ from labelgap.data.readers.digits import (
     CLASS_NAMES,
     SIDE,
     Scenes,
-    _generate,
     digit_scenes,
     load_digits,
     sklearn_digits,
@@ -26,32 +25,10 @@ def small() -> Dataset:
     return load_digits(train=60, val=15, test=30)
 
 
-def test_sizes_and_names_are_those_asked_for(small: Dataset) -> None:
-    assert [(split.name, len(split)) for split in small.splits] == [("train", 60), ("val", 15), ("test", 30)]
-    assert small.name == "digits" and small.classes == tuple("0123456789")
-    assert (small.backbone, small.protocol) == ("small-cnn", "end-to-end")
-    names = [name for split in small.splits for name in split.labels.images]
-    assert len({*names}) == 105 and names[0] == "train-00000"
-    assert names == [name for split in small.splits for name in split.images.names]
-    data = load_digits(train=5, val=0, test=0)
-    assert data.val is None and data.test is None and len(data.train) == 5
-
-
 def test_a_training_image_shows_the_positive_of_the_papers_draw_and_nothing_else(small: Dataset) -> None:
     assert small.train.truth is not None and small.train.truth.complete
     assert small.train.labels == small.train.truth.observe(positives=1, negatives=0, seed=1200)
     assert all(split.labels.complete and split.truth is split.labels for split in small.splits[1:])
-
-
-def test_scenes_are_made_once_and_cannot_be_changed() -> None:
-    _generate.cache_clear()
-    first = load_digits(train=12, val=4, test=6, seed=3)
-    assert load_digits(seed=3, test=6, val=4, train=12) is first and _generate.cache_info().misses == 1
-    assert first.train.boxes is not None
-    for shared in (first.train.boxes.corners, first.train.images[0]):
-        with pytest.raises(ValueError, match="read-only"):
-            shared[0, 0] = 1
-    assert load_digits(train=12, val=4, test=6, seed=1).train.truth != first.train.truth
 
 
 @pytest.mark.parametrize("options", [{"train": 0}, {"val": -1}, {"test": 2.5}, {"seed": -1}, {"train": True}])
@@ -90,20 +67,6 @@ def test_dealing_the_digits_is_a_stratified_partition() -> None:
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1797))
     for part, share in zip(parts, (0.6, 0.15, 0.25), strict=True):
         assert np.abs(np.bincount(classes[part], minlength=10) - share * np.bincount(classes)).max() <= 1
-
-
-def test_scenes_follow_from_the_seed_alone() -> None:
-    """Neither numpy's global state nor the sizes of the other splits count."""
-    np.random.seed(1)
-    before = str(np.random.get_state())
-    one = digit_scenes(7, (6, 5, 5))
-    assert str(np.random.get_state()) == before
-    np.random.seed(2)
-    assert np.array_equal(one[2].images, digit_scenes(7, (2, 9, 5))[2].images)
-    other = digit_scenes(8, (6, 5, 5))
-    assert not np.array_equal(one[0].images, other[0].images)
-    assert not np.array_equal(one[0].images[:5], one[1].images)
-    assert digit_scenes(0, (0, 0, 1))[0].images.shape == (0, SIDE, SIDE)
 
 
 def test_the_pixels_are_the_same_on_every_machine() -> None:
