@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load, register_dataset
     from labelgap.data.cleaning import clean_table
+    from labelgap.inference.predictor import Predictor
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.losses import Loss, defaults, loss, methods, register_method
     from labelgap.metrics import average_precision, choose_thresholds, f1, precision, recall
@@ -39,6 +40,7 @@ __all__ = [
     "LabelTable",
     "Loss",
     "PRESENT",
+    "Predictor",
     "Revision",
     "Revisions",
     "Run",
@@ -84,6 +86,7 @@ _HOMES = {
         "register_dataset",
     ),
     "data.cleaning": ("clean_table",),
+    "inference.predictor": ("Predictor",),
     "labels": (
         "ABSENT",
         "LabelTable",

@@ -16,7 +16,7 @@ from tests.data.readers.refused import places, refused
 from tests.data.readers.shards.sample_shards import write_sample
 
 from labelgap.core.errors import InputError
-from labelgap.data import Dataset, load, load_from_recipe
+from labelgap.data import Dataset, addresses, load, load_from_recipe
 from labelgap.data.images import shuffle_rows
 from labelgap.data.loader import ImageLoader
 from labelgap.data.readers import shards
@@ -27,7 +27,7 @@ from labelgap.data.transforms import Resize
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShardServer]:
     """Ten train images and four val images in shards of two, with nothing in the cache."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(shards, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(addresses, "PAUSE_SECONDS", 0.01)
     write_sample(tmp_path / "photos", tmp_path / "shards")
     with serve(tmp_path / "shards") as served:
         yield served
