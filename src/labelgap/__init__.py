@@ -125,7 +125,8 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ("data", "functional", "labels", "losses", "metrics", "models")
+_MODULES = {name: name for name in ("data", "functional", "labels", "losses", "metrics", "models")}
+_MODULES |= {name: f"inference.engines.{name}" for name in ("ray", "spark")}
 """What ``labelgap.NAME`` imports when it is first used."""
 
 __version__ = "0.1.0"
@@ -133,7 +134,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"labelgap.{name}")
+        return importlib.import_module(f"labelgap.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"labelgap has no '{name}'")
     value = getattr(importlib.import_module(f"labelgap.{_HOME[name]}"), name)

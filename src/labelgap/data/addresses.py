@@ -91,22 +91,23 @@ class EncodedImages(StoredImages):
     Args:
         items: one for each image.
         names: of the images in messages; addresses, or row numbers, when left out.
+        quiet: whether each read silences Pillow's warnings; threads have to do it once for all of them.
     """
 
     root = ""
     row_fields = ("items",)
 
-    def __init__(self, items: Sequence[Any], names: Sequence[str] | None = None) -> None:
-        self.items = tuple(items)
+    def __init__(self, items: Sequence[Any], names: Sequence[str] | None = None, *, quiet: bool = True) -> None:
+        self.items, self.quiet = tuple(items), quiet
         if names is None:
             names = [str(item) if self._is_address(row) else f"image {row}" for row, item in enumerate(self.items)]
         self.set_names(names, len(self.items), "images")
 
     def read(self, row: int, min_size: int | None = None) -> NDArray[np.uint8]:
-        """Return image ``row`` as ``(height, width, 1 or 3)``. Threads silence Pillow's warnings, once for all."""
+        """Return image ``row`` as ``(height, width, 1 or 3)``; for ``min_size`` see ``StoredImages.read``."""
         if isinstance(self.items[row], np.ndarray | Image.Image):
             return InMemoryImages([self.items[row]])[0]
-        return decode(self.encoded(row), min_size, quiet=False)
+        return decode(self.encoded(row), min_size, quiet=self.quiet)
 
     def encoded(self, row: int) -> Path | EncodedImage:
         """Return the path of image ``row``, or its bytes."""

@@ -6,6 +6,7 @@ image, to resize it and to score it. An image that cannot be read is reported, n
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -30,11 +31,12 @@ from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Transform
 from labelgap.inference.columns import labels_from_scores
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics import Thresholds
 from labelgap.models import Backbone, Classifier
 from labelgap.models.inference import Precision, inference_backbone, inference_network
 from labelgap.training.devices import choose_device
-from labelgap.training.features import CachedFeatures
-from labelgap.training.loop.inputs import ImageInputs, bounded_batch
+from labelgap.training.features import CachedFeatures, network_key
+from labelgap.training.loop.inputs import ImageInputs, bounded_batch, start_ahead
 from labelgap.training.network import feature_inputs
 from labelgap.training.run import Run, open_run
 
@@ -80,9 +82,8 @@ class ImageReader:
             except LabelGapError as error:
                 errors[int(rows[position])] = str(error)
 
-        with warnings.catch_warnings(action="ignore"):  # of broken metadata: here, as threads share the filters
-            for _ in map(read, range(len(rows))) if pool is None else pool.map(read, range(len(rows))):
-                pass
+        for _ in map(read, range(len(rows))) if pool is None else pool.map(read, range(len(rows))):
+            pass
         return ReadBatch(rows, values, dict(sorted(errors.items())))
 
     def _decode(self, images: ImageSource, rows: NDArray[np.int64]) -> Tensor:
@@ -141,6 +142,7 @@ class Predictor:
         """Return one that computes the features of a backbone alone, in the fastest precision of each machine."""
         made = cls.__new__(cls)
         made.classes, made.network, made.precision = (), Classifier(backbone, 1).eval(), None
+        made.thresholds, made.calibration = Thresholds(np.empty(0), ()), None
         made._prepare(transform, device, batch_size, True)
         return made
 
@@ -160,6 +162,16 @@ class Predictor:
         return {**vars(self), "network": deepcopy(self.network).cpu(), "_scorer": None}
 
     @property
+    def digest(self) -> str:
+        """A hash of all that decides what is returned."""
+        head, views = self.network.head, (self.network.average_flips, self.network.average_sizes)
+        own = (self.classes, type(head).__name__, views, self.thresholds, self.calibration) if self.classes else ()
+        found = hashlib.sha256(f"{network_key(self.network.backbone, repr(self.reader.transform))} {own}".encode())
+        for value in head.state_dict().values() if own else ():
+            found.update(value.detach().cpu().numpy().tobytes())
+        return found.hexdigest()[:32]
+
+    @property
     def device(self) -> torch.device:
         """The device, on this machine."""
         return choose_device(self.device_name)
@@ -174,17 +186,21 @@ class Predictor:
         if name is None:
             raise InputError(f"a batch has one of the columns {', '.join(INPUTS)}; this one has {', '.join(batch)}.")
         vectors = name == "feature"
-        images = FeatureVectors(np.stack(batch[name])) if vectors else EncodedImages(list(batch[name]))
+        images = FeatureVectors(np.stack(batch[name])) if vectors else EncodedImages(list(batch[name]), quiet=False)
         self.check(images)
         errors = np.full(len(images), "", dtype=object)
         width = self.network.backbone.num_features if self.features else 0
         logits = np.empty((len(images), len(self.classes)), dtype=np.float32)
         found = np.empty((len(images), width), dtype=np.float32)
-        with ThreadPoolExecutor(max(torch.get_num_threads(), DOWNLOADS if name == "path" else 1)) as pool:
-            for start in range(0, len(images), self.batch_size):
-                rows = np.arange(start, min(start + self.batch_size, len(images)))
-                read = self.reader.read(images, rows, pool)
-                logits[rows], found[rows] = self.compute(read)
+        batches = np.split(np.arange(len(images)), range(self.batch_size, len(images), self.batch_size))
+        with (
+            warnings.catch_warnings(action="ignore"),  # of broken metadata: here, as threads share the filters
+            ThreadPoolExecutor(max(torch.get_num_threads(), DOWNLOADS if name == "path" else 1)) as pool,
+            ThreadPoolExecutor(1) as ahead,  # reads a batch while the one before it is computed
+        ):
+            for reading in start_ahead(batches, lambda rows: ahead.submit(self.reader.read, images, rows, pool), 1):
+                read = reading.result()
+                logits[read.rows], found[read.rows] = self.compute(read)
                 errors[list(read.errors)] = list(read.errors.values())
         return {**self.describe(logits), "error": errors.astype(str), **({"feature": found} if self.features else {})}
 

@@ -349,7 +349,7 @@ class ReadAhead:
 
 LABEL_SUFFIX: Final = "json"
 _MAX_LABEL_BYTES: Final = 16 << 20
-_KEY: Final = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)
+MEMBER_NAME: Final = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)
 _LAYOUT: Final = (
     'An image is two members, 000017.jpg and 000017.json: {"present": […], "absent": […], "split": "train"}.'
 )
@@ -399,7 +399,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> list[dict[str, tarfile.TarInfo
     """Return kind → member of every image and its labels; other members are ignored."""
     found: dict[str, dict[str, tarfile.TarInfo]] = {}
     for member in tar:
-        match = _KEY.fullmatch(member.name)
+        match = MEMBER_NAME.fullmatch(member.name)
         if match is None or not member.isreg() or member.issparse():
             continue
         suffix = match[2].lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,7 +152,8 @@ def serve(folder: Path) -> Iterator[ShardServer]:
             return super().send_head()
 
         def copyfile(self, source: Any, outputfile: Any) -> None:
-            served.sent[Path(self.path).name] += Path(source.name).stat().st_size
+            served.sent[Path(self.path).name] += source.seek(0, os.SEEK_END)
+            source.seek(0)
             super().copyfile(source, outputfile)
 
         def log_message(self, format: str, *values: object) -> None:
