@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 HEAD, SECOND = "127.0.0.2", "127.0.0.3"  # Ray replaces 127.0.0.1 by the address of the machine
-_PATIENCE = 240.0
+_ATTEMPTS = 5
 
 
 @contextmanager
@@ -27,7 +27,6 @@ def ray_cluster(cpus: int = 2) -> Iterator[str]:
     before = dict(os.environ)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_ADDRESS": address}
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ["RAY_raylet_start_wait_time_s"] = "200"  # on a busy machine
     nodes: list[subprocess.Popen[bytes]] = []
     try:
         head = ("--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false", f"--temp-dir={folder}/r")
@@ -36,30 +35,36 @@ def ray_cluster(cpus: int = 2) -> Iterator[str]:
         yield address
     finally:
         for node in reversed(nodes):
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                with suppress(ProcessLookupError):
-                    os.killpg(node.pid, number)
-                with suppress(subprocess.TimeoutExpired):
-                    node.wait(10)
+            _end(node)
         os.environ.clear()
         os.environ.update(before)
-        shutil.rmtree(folder, ignore_errors=True) if not os.environ.get("KEEP") else None
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start_node(host: str, cpus: int, log: Path, *options: str) -> subprocess.Popen[bytes]:
-    """Start a node, and wait until it is up. Ports are given: Ray waits 15 s only for those that its agents choose."""
+    """Start a node, and wait until it is up; its agents may take more than the 15 s that Ray gives them."""
     kinds = ("dashboard-agent-grpc", "dashboard-agent-listen", "metrics-export", "runtime-env-agent")
-    ports = [f"--{kind}-port={_free_port(host)}" for kind in kinds]
-    how = ("--block", f"--node-ip-address={host}", f"--num-cpus={cpus}", "--object-store-memory=150000000", *ports)
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *how, *options]
-    with log.open("wb") as output:
-        node = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    ends = time.monotonic() + _PATIENCE
-    while "Ray runtime started" not in log.read_text(errors="replace"):
-        if node.poll() is not None or time.monotonic() > ends:
-            raise RuntimeError(f"no Ray node: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.2)
-    return node
+    for _ in range(_ATTEMPTS):
+        ports = [f"--{kind}-port={_free_port(host)}" for kind in kinds]
+        how = ("--block", f"--node-ip-address={host}", f"--num-cpus={cpus}", "--object-store-memory=150000000", *ports)
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *how, *options]
+        with log.open("wb") as output:
+            node = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        while node.poll() is None:
+            if "Ray runtime started" in log.read_text(errors="replace"):
+                return node
+            time.sleep(0.2)
+        _end(node)
+    raise RuntimeError(f"no Ray node: {log.read_text(errors='replace')[-2000:]}")
+
+
+def _end(node: subprocess.Popen[bytes]) -> None:
+    """End a node with all of its processes."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(node.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            node.wait(10)
 
 
 def _free_port(host: str) -> int:

@@ -4,9 +4,9 @@ A part is written beside, and then renamed; ``_part-000017.json``, written after
 shard is done or not, whoever was killed, and whoever starts again computes what is not done. When all are, there is
 ``_manifest.json``. A worker needs a ``PartJob`` and a shard and nothing else: Ray, Slurm and a plain loop run the same.
 
-A part has a row per image: ``image``, ``score`` and ``label`` (and ``probability``, where the run has any) as lists
-with an entry for each class, ``error``, and what was asked for or known: ``feature``, ``split``, ``present``,
-``absent``. The metadata of its schema name the classes.
+A part has a row per image: ``image`` and its ``path`` if it has one; ``logit``, ``score``, ``label`` and, where the run
+has any, ``probability``, lists with an entry for each class; ``error``; and what was asked for or known: ``feature``,
+``split``, ``present``, ``absent``. The metadata of its schema name the classes.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def summary_name(number: int) -> str:
 def part_table(batch: Mapping[str, Any], found: Mapping[str, Any], predictor: Predictor) -> pa.Table:
     """Return the rows of a part: what a predictor says about a batch, and what the batch says itself."""
     bad, width = found["error"] != "", len(predictor.classes)
-    columns = {"image": pa.array(batch["image"], pa.string())}
-    for name in ("score", "probability", "label", "feature"):
+    columns = {name: pa.array(batch[name], pa.string()) for name in ("image", "path") if name in batch}
+    for name in ("logit", "score", "probability", "label", "feature"):
         if name not in found or (name == "probability" and predictor.calibration is None):
             continue
         values = np.ascontiguousarray(found[name])

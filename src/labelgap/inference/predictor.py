@@ -120,10 +120,9 @@ class Predictor:
         batch_size: images at a time; fewer where they are large.
         features: whether to return features too.
 
-    Example:
-        A dictionary of columns in, one of arrays out: ``score`` and ``probability`` ``(B, K)``, NaN where there is
-        none; ``label`` ``(B, K)`` of PRESENT, ABSENT, UNKNOWN (too near the threshold); ``error`` ``(B,)``, "" where
-        the image can be read; ``feature`` ``(B, D)`` on request. See ``INPUTS`` for what goes in.
+    A dictionary of columns in, see ``INPUTS``; one of arrays out: ``logit``, ``score`` and ``probability`` ``(B, K)``, NaN
+    where there is none; ``label`` ``(B, K)`` of PRESENT, ABSENT, UNKNOWN (too near the threshold); ``error`` ``(B,)``, ""
+    where the image can be read; ``feature`` ``(B, D)`` on request.
     """
 
     def __init__(
@@ -215,7 +214,7 @@ class Predictor:
             probability[:, calibrated] = self.calibration.probabilities(logits)[:, calibrated]
         labels = _CODES[labels_from_scores(np.nan_to_num(scores), self.thresholds, self.calibration)]
         labels[np.isnan(scores)] = UNKNOWN
-        return {"score": scores, "probability": probability, "label": labels}
+        return {"logit": logits, "score": scores, "probability": probability, "label": labels}
 
     def compute(self, batch: ReadBatch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the logits ``(B, K)``, and where they are asked for the features ``(B, D)``; NaN where unreadable."""
