@@ -17,6 +17,7 @@ from pathlib import Path
 
 HEAD, SECOND = "127.0.0.2", "127.0.0.3"  # Ray replaces 127.0.0.1 by the address of the machine
 _ATTEMPTS = 5
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # before Ray is imported
 
 
 @contextmanager
@@ -25,8 +26,11 @@ def ray_cluster(cpus: int = 2) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="lg"))  # a short path: Ray's sockets are below it
     address = f"{HEAD}:{_free_port(HEAD)}"
     before = dict(os.environ)
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_ADDRESS": address}
-    os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= {
+        "RAY_ADDRESS": address,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     nodes: list[subprocess.Popen[bytes]] = []
     try:
         head = ("--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false", f"--temp-dir={folder}/r")

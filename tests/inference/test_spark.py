@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 def session() -> Iterator[Any]:
     if shutil.which("java") is None:
         pytest.skip("there is no Java runtime, e.g. Debian's default-jre-headless")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = pyspark.sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")

@@ -42,6 +42,7 @@ from labelgap.core.files import atomic_path, make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.addresses import ADDRESSES
+from labelgap.data.readers.features import labels_of_lists
 from labelgap.inference.parts import MANIFEST, PartFolder, part_name
 from labelgap.inference.predictor import Predictor
 from labelgap.labels import ABSENT, PRESENT, LabelTable
@@ -93,7 +94,8 @@ class PartTables(Mapping[str, LabelTable]):
 
     def __getitem__(self, part: str) -> LabelTable:
         if part not in self._known:
-            table = self._own_labels(part) if "present" in self.columns else self._data_labels(part)
+            own = [name for name in _STATES if name in self.columns]
+            table = labels_of_lists(self.read(part, *own), self.classes) if own else self._data_labels(part)
             self._known[part] = table.starts, table.columns, table.values
         return LabelTable(*self._known[part], self.classes)
 
@@ -113,19 +115,6 @@ class PartTables(Mapping[str, LabelTable]):
         return [
             None if self.data is None else self.data.get(name) for name in self.read(part, "image")["image"].to_pylist()
         ]
-
-    def _own_labels(self, part: str) -> LabelTable:
-        table, rows, columns, values = self.read(part, *_STATES), [], [], []
-        for name, state in _STATES.items():
-            lists = table[name].combine_chunks()
-            lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-            found = pc.fill_null(pc.index_in(lists.flatten(), pa.array(self.classes)), len(self.classes)).to_numpy()
-            known = found < len(self.classes)
-            rows.append(np.repeat(np.arange(len(table)), lengths)[known])
-            columns.append(found[known])
-            values.append(np.full(int(known.sum()), state, dtype=np.int8))
-        entries = (np.concatenate(each) for each in (rows, columns, values))
-        return LabelTable.from_entries(*entries, self.classes, len(table))
 
     def _data_labels(self, part: str) -> LabelTable:
         parts = []

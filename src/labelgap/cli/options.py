@@ -45,6 +45,7 @@ def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
 
 
 PARTS: Final = "Many machines"
+WORKERS: Final = "Processes that decode images; with --engine the workers, e.g. 4 or 1:64."
 _SHARDS: Final = "Compute part I of N, from 0, in this process; the others on other machines, into the same --out."
 AsJson = Annotated[bool, option("Print JSON.", name="--json")]
 Data = Annotated[

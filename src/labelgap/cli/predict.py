@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from labelgap.inference.predict import PredictionSummary
 
 _IMAGES: Final = "Images, folders, a pattern, a text file with a path per line; or DATA: a CSV, features …"
-_WORKERS: Final = "Processes that decode images; with --engine the workers, e.g. 4 or 1:64."
 _LAYOUT: Final = (
     "lists: image,present,unsure,absent, as `train` reads them; wide: scores, probabilities and labels, a row per "
     "image; long: the same, a row per image and class."
@@ -38,7 +37,7 @@ class PredictOptions:
     out: Annotated[str, option("File to write, .csv or .parquet; or folder or URL of parts.")] = "predictions.csv"
     layout: Annotated[str, option(_LAYOUT)] = "lists"
     device: options.Device = "auto"
-    workers: Annotated[str | None, option(_WORKERS, "depends on the device")] = None
+    workers: Annotated[str | None, option(options.WORKERS, "depends on the device")] = None
     batch_size: Annotated[int, option("Images per batch.")] = 64
     force: options.Force = False
     restart: Annotated[bool, option("Do not resume an unfinished prediction.")] = False

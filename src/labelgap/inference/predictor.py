@@ -120,9 +120,9 @@ class Predictor:
         batch_size: images at a time; fewer where they are large.
         features: whether to return features too.
 
-    A dictionary of columns in, see ``INPUTS``; one of arrays out: ``logit``, ``score`` and ``probability`` ``(B, K)``, NaN
-    where there is none; ``label`` ``(B, K)`` of PRESENT, ABSENT, UNKNOWN (too near the threshold); ``error`` ``(B,)``, ""
-    where the image can be read; ``feature`` ``(B, D)`` on request.
+    A dictionary of columns in, see ``INPUTS``; one of arrays out: ``logit``, ``score`` and ``probability`` ``(B, K)``,
+    NaN where there is none; ``label`` ``(B, K)`` of PRESENT, ABSENT, UNKNOWN (too near the threshold); ``error``
+    ``(B,)``, "" where the image can be read; ``feature`` ``(B, D)`` on request.
     """
 
     def __init__(
@@ -185,7 +185,8 @@ class Predictor:
         if name is None:
             raise InputError(f"a batch has one of the columns {', '.join(INPUTS)}; this one has {', '.join(batch)}.")
         vectors = name == "feature"
-        images = FeatureVectors(np.stack(batch[name])) if vectors else EncodedImages(list(batch[name]), quiet=False)
+        names = batch["image"] if name == "bytes" and "image" in batch else None
+        images = FeatureVectors(np.stack(batch[name])) if vectors else EncodedImages(batch[name], names, quiet=False)
         self.check(images)
         errors = np.full(len(images), "", dtype=object)
         width = self.network.backbone.num_features if self.features else 0

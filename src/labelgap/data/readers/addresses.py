@@ -25,7 +25,7 @@ def load_addresses(path: str | os.PathLike[str]) -> Dataset:
     """Read a Parquet file of ``image``, an address, ``present`` and ``absent``; images are fetched when they are shown.
 
     Args:
-        path: the file, with the names of the classes as JSON in its metadata, ``classes``.
+        path: the file, with the names of the classes as JSON in its metadata, ``labelgap.classes``.
     """
     path = Path(path)
     table = read_table(path, {"image": pa.string(), **_LISTS}, remedy=_REMEDY)
