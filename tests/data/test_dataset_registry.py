@@ -28,7 +28,7 @@ from labelgap.data import (
 from labelgap.data import registry as registry_module
 from labelgap.data.opening import load_moved, load_stored
 
-OTHERS = ["spml", "chexpert", "arff", "openimages", "huggingface", "shards", "folder"]
+OTHERS = ["spml", "chexpert", "arff", "openimages", "huggingface", "shards", "addresses", "folder"]
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 
 

@@ -1,0 +1,108 @@
+"""Predictions in parts: what Ray costs beside a plain loop, and how many images a second workers score.
+
+    python benchmarks/engines.py                        # 2,000 small JPEGs, some minutes on two cores
+    python benchmarks/engines.py --images 20000 --workers 1 2 4
+
+The images are small (160 × 120), and so is their input (64 pixels of ``efficientnet-lite0``): the smaller the work, the
+more an engine counts. A worker has one thread, like the loop. The start of Ray and of its actors is printed, and is not
+in the ratio: rates are those between the first shard that is done and the last, medians of alternating rounds.
+
+``ratio ray-overhead VALUE`` is the time of one Ray worker divided by that of the loop, in the same rounds;
+``ratio workers-N VALUE`` how much faster N workers are than one. Other programs on the machine count: the load is
+printed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+import torch
+from PIL import Image
+
+import labelgap as lg
+from labelgap.inference.engines.ray import RayEngine, Workers
+from labelgap.inference.parts import PartJob, Summary, compute_in_turn
+from labelgap.inference.sources import list_shards
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.harness import parse_arguments, print_ratios
+
+SHARD, ROUNDS = 100, 3
+
+
+def write_images(folder: Path, count: int) -> None:
+    """Write small JPEGs into Parquet files of ``SHARD``."""
+    random = np.random.default_rng(0)
+    for start in range(0, count, SHARD):
+        rows = []
+        for number in range(start, min(start + SHARD, count)):
+            coarse = random.integers(0, 256, (8, 10, 3), dtype=np.uint8)
+            sink = pa.BufferOutputStream()
+            Image.fromarray(coarse).resize((160, 120)).save(sink, "JPEG", quality=85)
+            rows.append({"image": f"{number}.jpg", "bytes": sink.getvalue().to_pybytes()})
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{start:08d}.parquet")
+
+
+def rate(summaries: Iterable[Summary]) -> tuple[float, float]:
+    """Return images per second after the first shard, and the seconds until it was done."""
+    began, rows, first = time.perf_counter(), 0, 0.0
+    for summary in summaries:
+        if first:
+            rows += summary["rows"]
+        first = first or time.perf_counter()
+    return rows / (time.perf_counter() - first), first - began
+
+
+def main() -> None:
+    arguments = parse_arguments(__doc__ or "", images=2000, workers=(1, 2))
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    ray.init(num_cpus=max(arguments.workers) + 1, logging_level=logging.ERROR, log_to_driver=False)
+    print(f"ray.init {time.perf_counter() - started:.1f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "images").mkdir()
+        write_images(folder / "images", arguments.images)
+        data = lg.load("digits", train=20, val=5, test=5)
+        how = {"backbone": "efficientnet-lite0", "size": 64, "protocol": "linear", "epochs": 1}
+        run = lg.fit(data, "an", out=folder / "run", quiet=True, device="cpu", trace="off", **how)
+        shards, predictor = list_shards(str(folder / "images")), lg.Predictor(run, device="cpu")
+        rates: dict[str, list[float]] = {}
+        for number in range(ROUNDS):
+            part = shards[number::ROUNDS]
+            for count in (0, *arguments.workers):
+                (folder / f"{number}-{count}").mkdir()
+                job = PartJob(predictor, str(folder / f"{number}-{count}"))
+                engine = RayEngine(Workers(count, count)) if count else compute_in_turn
+                found, start = rate(engine(job, part))
+                name = f"{count} workers" if count else "loop"
+                rates.setdefault(name, []).append(found)
+                print(
+                    f"{name:<12}{found:>8.1f} images/s, first shard after {start:.1f} s, load {os.getloadavg()[0]:.1f}"
+                )
+                sys.stdout.flush()
+    ray.shutdown()
+    median = {name: statistics.median(values) for name, values in rates.items()}
+    one = rates[f"{arguments.workers[0]} workers"]
+    overhead = statistics.median(loop / worker for loop, worker in zip(rates["loop"], one, strict=True))
+    ratios = {"ray-overhead": overhead}
+    for count in arguments.workers[1:]:
+        ratios[f"workers-{count}"] = median[f"{count} workers"] / statistics.median(one)
+    print_ratios(ratios)
+
+
+if __name__ == "__main__":
+    main()
