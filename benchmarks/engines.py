@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -77,7 +78,7 @@ def main() -> None:
         (folder / "images").mkdir()
         write_images(folder / "images", arguments.images)
         data = lg.load("digits", train=20, val=5, test=5)
-        how = {"backbone": "efficientnet-lite0", "size": 64, "protocol": "linear", "epochs": 1}
+        how: dict[str, Any] = {"backbone": "efficientnet-lite0", "size": 64, "protocol": "linear", "epochs": 1}
         run = lg.fit(data, "an", out=folder / "run", quiet=True, device="cpu", trace="off", **how)
         shards, predictor = list_shards(str(folder / "images")), lg.Predictor(run, device="cpu")
         rates: dict[str, list[float]] = {}

@@ -124,7 +124,12 @@ def test_a_killed_command_resumes_and_machines_share_the_shards(
     monkeypatch.setattr(PartJob, "compute", killed)
     assert run_forked(lambda: predict_parts(predictor, source, out)) == -signal.SIGKILL
     assert [path.name for path in sorted(out.glob("part-*"))] == ["part-000000.parquet", "part-000001.parquet"]
-    monkeypatch.setattr(PartJob, "compute", lambda job, shard: done.append(shard.number) or compute(job, shard))
+
+    def counted(job: PartJob, shard: sources.InputShard) -> dict[str, object]:
+        done.append(shard.number)
+        return compute(job, shard)
+
+    monkeypatch.setattr(PartJob, "compute", counted)
     (out / "part-000001.parquet").write_bytes(b"damaged")
     part = predict_parts(predictor, source, out, part=(0, 2))
     assert not part.complete and done == [2, 4] and not (out / "_manifest.json").exists()

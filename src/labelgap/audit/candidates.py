@@ -162,12 +162,15 @@ def rank_candidates(
     score is the probability that it is present all the same; the least plausible labels come first.
     """
     limits = limits or CandidateLimits()
-    classes, before = len(next(iter(tables.values())).classes), 0
+    classes = len(next(iter(tables.values())).classes)
     reviewed = np.empty(0, dtype=np.int64) if reviewed is None else reviewed
-    tagged = dict(tables) if len(reviewed) else tables
-    for name, table in tables.items() if len(reviewed) else ():
-        tagged[name] = table.keep(~np.isin((before + table.rows) * classes + table.columns, reviewed))
-        before += len(table)
+    tagged = tables
+    if len(reviewed):
+        starts = np.cumsum([0, *map(len, tables.values())]).tolist()
+        tagged = {
+            name: table.keep(~np.isin((start + table.rows) * classes + table.columns, reviewed))
+            for start, (name, table) in zip(starts, tables.items(), strict=False)
+        }
     sample = sample_scores(tagged, scorers, seed, max_sampled, advance)
     counter = partial(count_unknown, tagged, scorers, advance=advance)
     calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)

@@ -150,14 +150,14 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
                 )
                 lists = {kind: getattr(ranking, kind) for kind in KINDS}
                 trained = [runs[0].count_training_images(context.data, name) for name in context.splits]
-                about = {
+                audited = {
                     "data": dict(runs[0].config.data),
                     "splits": list(context.splits),
                     "trained_images": None if None in trained else sum(count or 0 for count in trained),
                     "folds": context.folds,
                     "seed": context.seed,
                 }
-                metadata = describe_audit(runs, context.tables, limits, ranking, about)
+                metadata = describe_audit(runs, context.tables, limits, ranking, audited)
                 if context.zero_shot is not None:
                     lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
                     slope = round(float(lines[-1, 0] / len(lines) * mean_line[0]), 6)

@@ -125,8 +125,8 @@ class PartTables(Mapping[str, LabelTable]):
             )
             chosen = labels.select([place[1] for place in places if place is not None and place[0] == split])
             parts.append((at[chosen.rows], chosen.columns, chosen.values))
-        entries = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return LabelTable.from_entries(*entries, self.classes, len(places))
+        rows, columns, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return LabelTable.from_entries(rows, columns, values, self.classes, len(places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,8 @@ def find_missing_in_parts(
     scorer: Scorer = PartScorer(parts, None)
     if by_heads and loaded is not None:
         context = AuditContext(loaded, ("train",), folds, seed, device, workers, reporter, None, None)
-        scorer = PartScorer(parts, train_run_heads([opened], context)[0])
+        (heads,) = train_run_heads([opened], context)
+        scorer = PartScorer(parts, heads)
     with reporter.bar("ranking", 3 * int(parts.starts[-1])):
         ranking = rank_candidates(parts, [scorer], CandidateLimits(per_class, limit), seed, advance=reporter.advance)
     lists = {kind: getattr(ranking, kind) for kind in KINDS}

@@ -345,7 +345,7 @@ def zero_shot_scorers(context: AuditContext) -> list[Scorer]:
     return [HeadScorer(features, fold, weight[None], bias[None], device)]
 
 
-def train_run_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]:
+def train_run_heads(runs: Sequence[Run], context: AuditContext) -> list[HeadScorer]:
     """Train the heads of runs that share their features."""
     data, device = context.data, choose_device(context.device)
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)

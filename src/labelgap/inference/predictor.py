@@ -245,7 +245,7 @@ class Predictor:
         """Yield batches of rows of a source in order with their logits; worker processes decode the images."""
         batches = _Batches(images, rows, self.reader, self.batch_size)
         if workers == 0 or isinstance(images, FeatureVectors):
-            iterator = (batches[number] for number in range(len(batches)))
+            iterator: Iterator[ReadBatch] = (batches[number] for number in range(len(batches)))
         else:
             loader = DataLoader(batches, batch_size=None, num_workers=workers, generator=torch.Generator())
             with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns

@@ -178,7 +178,7 @@ def _is_large(features: Tensor) -> bool:
 
 
 def _blocks(features: Tensor) -> tuple[Tensor, ...]:
-    return features.split(max(1, BLOCK_VALUES // features.shape[1]))
+    return torch.split(features, max(1, BLOCK_VALUES // features.shape[1]))
 
 
 def _tensor_in_file(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
