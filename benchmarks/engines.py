@@ -2,6 +2,7 @@
 
     python benchmarks/engines.py                        # 2,000 small JPEGs, some minutes on two cores
     python benchmarks/engines.py --images 20000 --workers 1 2 4
+    python benchmarks/engines.py --linear 300000        # instead: train a linear head on so many features in parts
 
 The images are small (160 × 120), and so is their input (64 pixels of ``efficientnet-lite0``): the smaller the work, the
 more an engine counts. A worker has one thread, like the loop. The start of Ray and of its actors is printed, and is not
@@ -10,6 +11,8 @@ in the ratio: rates are those between the first shard that is done and the last,
 ``ratio ray-overhead VALUE`` is the time of one Ray worker divided by that of the loop, in the same rounds;
 ``ratio workers-N VALUE`` how much faster N workers are than one. Other programs on the machine count: the load is
 printed.
+
+``--linear`` prints the memory of the process that is not of files, at most, beside the size of the features.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,8 +71,49 @@ def rate(summaries: Iterable[Summary]) -> tuple[float, float]:
     return rows / (time.perf_counter() - first), first - began
 
 
+def anonymous_memory() -> int:
+    """Return the bytes of this process that are in no file."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("RssAnon")))
+
+
+def train_linear(count: int, width: int = 1280, classes: int = 20) -> None:
+    """Train a linear head on random features in parts, and print its memory."""
+    names, peak, ended = np.array([f"class {number}" for number in range(classes)]), [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            peak[0] = max(peak[0], anonymous_memory())
+
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["LABELGAP_CACHE"] = temporary
+        folder, random = Path(temporary) / "parts", np.random.default_rng(0)
+        folder.mkdir()
+        weight = random.normal(size=(width, classes)).astype(np.float32)
+        for number, start in enumerate(range(0, count, 10_000)):
+            size = min(10_000, count - start)
+            vectors = random.normal(size=(size, width)).astype(np.float32)
+            present = [names[row > 20].tolist() for row in vectors @ weight]
+            columns = {"image": [f"{start + row}.jpg" for row in range(size)], "present": present}
+            columns["absent"] = [[names[0]] if names[0] not in each else [] for each in present]
+            columns["split"] = ["val" if row % 100 == 0 else "train" for row in range(size)]
+            table = pa.table({**columns, "error": pa.array([None] * size, pa.string())})
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
+            pq.write_table(table.append_column("feature", lists), folder / f"part-{number:06d}.parquet")
+        before, started = anonymous_memory(), time.perf_counter()
+        threading.Thread(target=watch, daemon=True).start()
+        data = lg.load(folder)
+        loaded = time.perf_counter()
+        lg.fit(data, "an", out=Path(temporary) / "run", quiet=True, device="cpu", trace="off", epochs=2)
+        ended.set()
+        print(f"{count:,} x {width:,} features, {4e-9 * count * width:.1f} GB: read {loaded - started:.0f} s, trained")
+        print(f"{time.perf_counter() - loaded:.0f} s; at most {(peak[0] - before) / 1e9:.2f} GB of memory, of no file")
+
+
 def main() -> None:
-    arguments = parse_arguments(__doc__ or "", images=2000, workers=(1, 2))
+    arguments = parse_arguments(__doc__ or "", images=2000, workers=(1, 2), linear=0)
+    if arguments.linear:
+        return train_linear(arguments.linear)
     torch.set_num_threads(1)
     started = time.perf_counter()
     ray.init(num_cpus=max(arguments.workers) + 1, logging_level=logging.ERROR, log_to_driver=False)

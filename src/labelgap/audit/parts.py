@@ -11,7 +11,6 @@ parts, or of the run's data by the names of the images.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -28,31 +26,32 @@ from numpy.typing import NDArray
 from labelgap.audit.candidates import (
     FILE,
     KINDS,
+    REVIEW_FILE,
     Audit,
     CandidateLimits,
     describe_review,
     rank_candidates,
+    read_review_file,
     write_candidates,
     write_review_file,
 )
 from labelgap.audit.find_missing import describe_audit
 from labelgap.audit.scorers import AuditContext, HeadScorer, Scorer, train_run_heads
 from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import atomic_path, make_folder
+from labelgap.core.files import make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.addresses import ADDRESSES
 from labelgap.data.readers.features import labels_of_lists
 from labelgap.inference.parts import MANIFEST, PartFolder, part_name
 from labelgap.inference.predictor import Predictor
-from labelgap.labels import ABSENT, PRESENT, LabelTable
-from labelgap.labels.io.formats import CLASSES_KEY
+from labelgap.labels import LabelTable
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.progress import Reporter
 
 IMAGES_FILE = "images.parquet"
-_STATES = {"present": PRESENT, "absent": ABSENT}
+_LISTS = ("present", "absent")
 
 
 class PartTables(Mapping[str, LabelTable]):
@@ -77,12 +76,11 @@ class PartTables(Mapping[str, LabelTable]):
             raise InputError(f"{folder.address} has no image that can be read.")
         with folder.open(next(iter(self.sizes))) as file:
             self.columns = pq.read_schema(file).names
-        self.data = (
-            data
-            if data is None
-            else {name: (split.name, row) for split in data.splits for row, name in enumerate(split.labels.images)}
-        )
-        self.labels = {} if data is None else {split.name: split.labels for split in data.splits}
+        self.data: dict[str, tuple[str, int, int]] = {}  # name → split, row, row over all splits
+        if data is not None:
+            self.labels = LabelTable.concatenate([split.labels for split in data.splits], keep_names=False)
+            named = ((name, split.name, row) for split in data.splits for row, name in enumerate(split.labels.images))
+            self.data = {name: (split, row, number) for number, (name, split, row) in enumerate(named)}
         self.starts = np.cumsum([0, *self.sizes.values()])
         self._known: dict[str, tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]] = {}
 
@@ -94,13 +92,13 @@ class PartTables(Mapping[str, LabelTable]):
 
     def __getitem__(self, part: str) -> LabelTable:
         if part not in self._known:
-            own = [name for name in _STATES if name in self.columns]
+            own = [name for name in _LISTS if name in self.columns]
             table = labels_of_lists(self.read(part, *own), self.classes) if own else self._data_labels(part)
             self._known[part] = table.starts, table.columns, table.values
         return LabelTable(*self._known[part], self.classes)
 
-    def read(self, part: str, *columns: str) -> pa.Table:
-        """Return columns of a part, without the images that could not be read."""
+    def read(self, part: str, *columns: str) -> Any:
+        """Return columns of a part as a table, without the images that could not be read."""
         with self.folder.open(part) as file:
             table = pq.read_table(file, columns=[*columns, "error"])
         return table.filter(pc.is_null(table["error"]))
@@ -110,23 +108,15 @@ class PartTables(Mapping[str, LabelTable]):
         flat: NDArray[np.float32] = self.read(part, column)[column].combine_chunks().flatten().to_numpy()
         return flat.reshape(self.sizes[part], -1)
 
-    def places(self, part: str) -> list[tuple[str, int] | None]:
-        """Return the split and the row in the run's data of each image of a part; None where it is not there."""
-        return [
-            None if self.data is None else self.data.get(name) for name in self.read(part, "image")["image"].to_pylist()
-        ]
+    def places(self, part: str) -> list[tuple[str, int, int] | None]:
+        """Return where in the run's data each image of a part is: split, row, row over all splits; None for nowhere."""
+        return [self.data.get(name) for name in self.read(part, "image")["image"].to_pylist()]
 
     def _data_labels(self, part: str) -> LabelTable:
-        parts = []
         places = self.places(part)
-        for split, labels in self.labels.items():
-            at = np.array(
-                [row for row, place in enumerate(places) if place is not None and place[0] == split], np.int64
-            )
-            chosen = labels.select([place[1] for place in places if place is not None and place[0] == split])
-            parts.append((at[chosen.rows], chosen.columns, chosen.values))
-        rows, columns, values = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return LabelTable.from_entries(rows, columns, values, self.classes, len(places))
+        at = np.array([row for row, place in enumerate(places) if place is not None], dtype=np.int64)
+        chosen = self.labels.select([place[2] for place in places if place is not None])
+        return LabelTable.from_entries(at[chosen.rows], chosen.columns, chosen.values, self.classes, len(places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,18 +194,23 @@ def find_missing_in_parts(
         raise InputError(
             "these images are not the data of the run: name another folder for the candidates, --out FOLDER."
         )
+    if (folder / REVIEW_FILE).exists() and read_review_file(folder).images is not None:
+        raise InputError(f"{folder} holds a review of random images. Choose another folder with --out.")
     make_folder(folder)
     lists = {kind: replace(each, rows=order[np.searchsorted(rows, each.rows)]) for kind, each in lists.items()}
     about = {"data": dict(opened.config.data), "splits": list(tables), "folds": folds if by_heads else 0, "seed": seed}
+    places = (place for part in parts for place in parts.places(part)) if loaded is not None else ()
     about["trained_images"] = (
-        None
-        if loaded is None
-        else sum(place is not None and place[0] == "train" for part in parts for place in parts.places(part))
+        None if loaded is None else sum(place is not None and place[0] == "train" for place in places)
     )
     metadata = describe_audit([opened], parts, CandidateLimits(per_class, limit), ranking, about)
     with lock_folder(folder, "auditing", name=LOCK_FILE):
         if not inside or folder != opened.path:
-            recipe = dict(opened.config.data) if inside else _write_images(folder / IMAGES_FILE, images, tables)
+            recipe = dict(opened.config.data)
+            if not inside:  # the data of the review: the labels of the candidates by the addresses of their images
+                path = folder.absolute() / IMAGES_FILE
+                tables["train"].to_parquet(path)
+                recipe = {"name": ADDRESSES, "path": os.fspath(path), "options": {}, "steps": []}
             write_review_file(folder, describe_review(folder, recipe, opened.config.classes))
             metadata["data"] = recipe
         return write_candidates(folder / FILE, lists, tables, metadata)
@@ -234,7 +229,7 @@ def _candidate_images(
             images["image"] += table["image"].to_pylist()
             images["path"] += table["path" if "path" in parts.columns else "image"].to_pylist()
             labels.append(parts[part].select(own))
-    images["place"] = [None if parts.data is None else parts.data.get(name) for name in images["image"]]
+    images["place"] = [parts.data.get(name) for name in images["image"]]
     if None not in images["place"]:
         split = np.array([place[0] for place in images["place"]])
     else:  # of a source of its own, whose addresses are their names
@@ -246,20 +241,3 @@ def _candidate_images(
     place = np.empty(len(rows), dtype=np.int64)
     place[order] = np.arange(len(rows))
     return images, {name: every.select(split == name) for name in names}, place
-
-
-def _write_images(path: Path, images: Mapping[str, list[Any]], tables: Mapping[str, LabelTable]) -> dict[str, Any]:
-    """Write the addresses and the labels of images as data of their own, and return their recipe."""
-    (table,) = tables.values()
-    names = np.array(table.classes, dtype=object)
-    lists = {}
-    for name, state in _STATES.items():
-        found = table.values == state
-        split = np.split(
-            names[table.columns[found]], np.cumsum(np.bincount(table.rows[found], minlength=len(table)))[:-1]
-        )
-        lists[name] = pa.array([each.tolist() for each in split], pa.list_(pa.string()))
-    content = pa.table({"image": pa.array(images["image"], pa.string()), **lists})
-    with atomic_path(path) as temporary:
-        pq.write_table(content.replace_schema_metadata({CLASSES_KEY: json.dumps(list(table.classes))}), temporary)
-    return {"name": ADDRESSES, "path": os.fspath(path.absolute()), "options": {}, "steps": []}

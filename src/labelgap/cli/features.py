@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import Annotated, Any
 
 from labelgap.cli.options import (
     WORKERS,
@@ -38,7 +38,7 @@ def features(
     from labelgap.studies.features import write_features
 
     if parts.asked:
-        return _write_parts(data, parts, out, backbone, weights, size, device, workers)
+        return _write_parts(data, parts, out, device, workers, name=backbone, weights=weights, size=size)
     opened, count = source.open(data), None if workers is None else parse_count(workers, "--workers")
     arrays = compute(opened, backbone, weights=weights, size=size, device=device, workers=count, quiet=False)
     write_features(out, opened, arrays, force=force)
@@ -49,14 +49,7 @@ def features(
 
 
 def _write_parts(
-    source: str,
-    parts: PartOptions,
-    out: str,
-    backbone: str | None,
-    weights: str | None,
-    size: int | None,
-    device: str,
-    workers: str | None,
+    source: str, parts: PartOptions, out: str, device: str, workers: str | None, *, name: str | None, **network: Any
 ) -> None:
     """Compute the features of a source in parts, and print what is done."""
     from labelgap.inference.parts import predict_parts
@@ -64,7 +57,6 @@ def _write_parts(
     from labelgap.models import create_backbone
     from labelgap.training.plan import PRETRAINED_BACKBONE
 
-    network = create_backbone(backbone or PRETRAINED_BACKBONE, weights=weights, size=size)
-    predictor = Predictor.of_backbone(network, device=device)
+    predictor = Predictor.of_backbone(create_backbone(name or PRETRAINED_BACKBONE, **network), device=device)
     result = predict_parts(predictor, source, out, engine=parts.engine_of(workers), part=parts.part, quiet=False)
     print_parts(result, f"labelgap compare {shlex.quote(out)}")

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class Workers:
     """The actors: so many at least and at most, each with CPUs for decoding and a share of a GPU.
 
-    At most None is as many as fit; one CPU is left to Ray's own tasks, which would wait for ever otherwise.
+    None is as many as fit, but for one CPU: Ray's own tasks would wait for ever otherwise.
     """
 
     least: int = 1
@@ -45,24 +46,25 @@ class Workers:
             >>> Workers.parse("1:64", gpus=0.5)
             Workers(least=1, most=64, cpus=1.0, gpus=0.5)
         """
-        first, colon, last = text.partition(":")
-        if not (first.isdecimal() and (last.isdecimal() or not colon)) or not 0 < int(first) <= int(last or first):
+        ends = re.fullmatch(r"([1-9]\d*)(?::(\d+))?", text)
+        if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
             raise InputError(f"--workers {text}: a number of workers, 4, or a range, 1:64.")
-        return cls(int(first), int(last or first), cpus, gpus)
+        return cls(int(ends[1]), int(ends[2] or ends[1]), cpus, gpus)
 
-    def options(self) -> dict[str, Any]:
-        """Return the arguments of ``map_batches``."""
+    def options(self, held: Any) -> dict[str, Any]:
+        """Return the arguments of ``map_batches`` for workers that hold something."""
         import ray
 
         free = ray.cluster_resources().get("CPU", 1.0) - 1
         most = self.most or max(self.least, int(free / self.cpus) if self.cpus else self.least)
         pool = ray.data.ActorPoolStrategy(min_size=self.least, max_size=most)
-        return {"compute": pool, "num_cpus": self.cpus, "num_gpus": self.gpus}
+        arguments = {"fn_constructor_args": (ray.put(held),)}
+        return {**arguments, "compute": pool, "num_cpus": self.cpus, "num_gpus": self.gpus}
 
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Computes shards on a cluster: the one of ``address`` or RAY_ADDRESS, else the processors of this machine."""
+    """Computes shards on the cluster of ``address`` or RAY_ADDRESS, else on the processors of this machine."""
 
     workers: Workers = Workers()
     address: str | None = None
@@ -74,35 +76,33 @@ class RayEngine:
 
             items = [{"shard": pickle.dumps(shard)} for shard in shards]
             dataset = ray.data.from_items(items, override_num_blocks=len(items))
-            options: dict[str, Any] = {"fn_constructor_args": (ray.put(job),), "batch_size": 1}
-            done = dataset.map_batches(_ShardWorker, **options, **self.workers.options())
+            done = dataset.map_batches(_ShardWorker, batch_size=1, **self.workers.options(job))
             for batch in done.iter_batches(batch_size=None, prefetch_batches=0):
                 yield from map(json.loads, batch["summary"])
 
 
-class _ShardWorker:
-    """An actor that computes shards."""
+class _Worker:
+    """An actor, with what it holds: it is fetched once."""
 
-    def __init__(self, job: Any) -> None:
+    def __init__(self, held: Any) -> None:
         import ray
 
-        self.job: PartJob = ray.get(job)
+        self.held = ray.get(held)
+
+
+class _ShardWorker(_Worker):
+    """Computes the shards of a job."""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        return {"summary": [json.dumps(self.job.compute(pickle.loads(each))) for each in batch["shard"]]}
+        return {"summary": [json.dumps(self.held.compute(pickle.loads(each))) for each in batch["shard"]]}
 
 
-class _RowWorker:
-    """An actor that adds what a predictor says to the rows of a dataset, and drops the images."""
-
-    def __init__(self, predictor: Any) -> None:
-        import ray
-
-        self.predictor: Predictor = ray.get(predictor)
+class _RowWorker(_Worker):
+    """Adds what a predictor says to the rows of a dataset, and drops the images."""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         kept = {name: values for name, values in batch.items() if name not in ("bytes", "image", "feature")}
-        return {**kept, **self.predictor(batch)}
+        return {**kept, **self.held(batch)}
 
 
 def predict(
@@ -112,27 +112,22 @@ def predict(
     workers: str | None = None,
     cpus_per_worker: float = 1.0,
     gpus_per_worker: float = 0.0,
-    batch_size: int = 64,
-    features: bool = False,
+    **options: Any,
 ) -> Dataset:
     """Return a Ray dataset with ``score``, ``probability``, ``label`` and ``error`` of every row; nothing is run yet.
 
     Args:
-        dataset: rows with one of the columns ``bytes``, ``path``, ``image``, ``feature``; see ``Predictor``.
+        dataset: rows with one of the columns that a ``Predictor`` reads.
         run: a finished run, or its folder, on this machine.
         workers: "4", or "1:64" for a pool that grows and shrinks; as many as fit when None.
-        cpus_per_worker: CPUs for decoding, which also sets the threads of each worker.
+        cpus_per_worker: for decoding; so many threads a worker has.
         gpus_per_worker: 1, or a fraction where several workers share one.
-        batch_size: images at a time.
-        features: whether to add ``feature``.
+        **options: of ``Predictor``: batch_size, features.
     """
-    import ray
-
-    predictor = Predictor(run, batch_size=batch_size, features=features)
+    predictor = Predictor(run, **options)
     given = Workers(cpus=cpus_per_worker, gpus=gpus_per_worker)
     pool = given if workers is None else Workers.parse(workers, cpus_per_worker, gpus_per_worker)
-    options: dict[str, Any] = {"fn_constructor_args": (ray.put(predictor),), "batch_size": 4 * predictor.batch_size}
-    return dataset.map_batches(_RowWorker, **options, **pool.options())
+    return dataset.map_batches(_RowWorker, batch_size=4 * predictor.batch_size, **pool.options(predictor))
 
 
 @contextmanager
