@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -117,8 +117,7 @@ class PartOptions:
             raise UnknownNameError("engine", self.engine, ["ray"])
         if self.engine is None:
             return compute_in_turn
-        pool = Workers.parse(workers or "1", self.cpus_per_worker, self.gpus_per_worker)
-        return RayEngine(pool if workers else replace(pool, most=None), self.address)
+        return RayEngine(Workers.parse(workers, self.cpus_per_worker, self.gpus_per_worker), self.address)
 
 
 def parse_count(text: str, name: str) -> int:

@@ -42,6 +42,11 @@ class PredictOptions:
     force: options.Force = False
     restart: Annotated[bool, option("Do not resume an unfinished prediction.")] = False
 
+    @property
+    def given(self) -> set[str]:
+        """The names of the options that are not the defaults."""
+        return {name for name, value in vars(self).items() if value != getattr(PredictOptions, name)}
+
 
 @with_options(data_options=DataOptions, writing=PredictOptions, parts=options.PartOptions)
 def predict(
@@ -57,6 +62,8 @@ def predict(
     from labelgap.inference.predict import predict_to_file
 
     if parts.asked:
+        if unused := [*data_arguments(data_options), *(name for name in ("layout", "force") if name in writing.given)]:
+            raise InputError(f"--{unused[0].replace('_', '-')} does not apply to a prediction in parts: leave it out.")
         return _predict_parts(run, images_or_data, writing, parts, features)
     with joined_processes(writing.device):
         opened = lg.open_run(run)
@@ -75,6 +82,8 @@ def _predict_parts(
     """Predict a source in parts, and print what is done."""
     from labelgap.inference.parts import predict_parts
 
+    if writing.out.endswith((".csv", ".parquet")):
+        raise InputError(f"{writing.out}: parts are written to a folder or its URL, e.g. --out found.")
     if len(sources) > 1:
         raise InputError(f"{sources[1]}: --engine and --shards take one source, a folder, a bucket or a file.")
     predictor = lg.Predictor(run, device=writing.device, batch_size=writing.batch_size, features=features)

@@ -1,7 +1,7 @@
 """Ray Data: the shards of a prediction, or the rows of any dataset, on a pool of actors that grows and shrinks.
 
-Every actor holds one ``Predictor``. Ray starts actors that were killed, or whose node is lost, elsewhere, and gives
-their work to others. A worker needs labelgap installed, and none of the files of the run.
+Ray starts actors that were killed, or whose node is lost, elsewhere, and gives their work to others. A worker needs
+labelgap installed, and none of the files of the run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from labelgap.core.errors import InputError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class Workers:
     """The actors: so many at least and at most, each with CPUs for decoding and a share of a GPU.
 
-    None is as many as fit, but for one CPU: Ray's own tasks would wait for ever otherwise.
+    At most None: as many as fit, but for one CPU, which Ray's own tasks would wait for for ever.
     """
 
     least: int = 1
@@ -39,13 +40,15 @@ class Workers:
     gpus: float = 0.0
 
     @classmethod
-    def parse(cls, text: str, cpus: float = 1.0, gpus: float = 0.0) -> Workers:
-        """Parse ``4`` or ``1:64``.
+    def parse(cls, text: str | None, cpus: float = 1.0, gpus: float = 0.0) -> Workers:
+        """Parse ``4`` or ``1:64``; None is as many as fit.
 
         Example:
             >>> Workers.parse("1:64", gpus=0.5)
             Workers(least=1, most=64, cpus=1.0, gpus=0.5)
         """
+        if text is None:
+            return cls(1, None, cpus, gpus)
         ends = re.fullmatch(r"([1-9]\d*)(?::(\d+))?", text)
         if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
             raise InputError(f"--workers {text}: a number of workers, 4, or a range, 1:64.")
@@ -58,8 +61,7 @@ class Workers:
         free = ray.cluster_resources().get("CPU", 1.0) - 1
         most = self.most or max(self.least, int(free / self.cpus) if self.cpus else self.least)
         pool = ray.data.ActorPoolStrategy(min_size=self.least, max_size=most)
-        arguments = {"fn_constructor_args": (ray.put(held),)}
-        return {**arguments, "compute": pool, "num_cpus": self.cpus, "num_gpus": self.gpus}
+        return {"compute": pool, "num_cpus": self.cpus, "num_gpus": self.gpus, "fn_constructor_args": (ray.put(held),)}
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,7 @@ class _Worker:
     """An actor, with what it holds: it is fetched once."""
 
     def __init__(self, held: Any) -> None:
-        import ray
-
-        self.held = ray.get(held)
+        self.held = import_module("ray").get(held)
 
 
 class _ShardWorker(_Worker):
@@ -124,27 +124,23 @@ def predict(
         gpus_per_worker: 1, or a fraction where several workers share one.
         **options: of ``Predictor``: batch_size, features.
     """
-    predictor = Predictor(run, **options)
-    given = Workers(cpus=cpus_per_worker, gpus=gpus_per_worker)
-    pool = given if workers is None else Workers.parse(workers, cpus_per_worker, gpus_per_worker)
+    predictor, pool = Predictor(run, **options), Workers.parse(workers, cpus_per_worker, gpus_per_worker)
     return dataset.map_batches(_RowWorker, batch_size=4 * predictor.batch_size, **pool.options(predictor))
 
 
 @contextmanager
 def connected(address: str | None = None) -> Iterator[None]:
-    """Connect to a cluster while the block runs; a connection that is there is used, and kept."""
+    """Connect to a cluster while the block runs; a connection that is there is used and kept."""
     try:
-        import ray
         import ray.data
     except ImportError as error:
         raise InputError(f"--engine ray needs the package ray: pip install 'labelgap[ray]' ({error}).") from None
-    started = not ray.is_initialized()
-    if started:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+    if started := not ray.is_initialized():
         try:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(f"there is no Ray cluster at {address}: {str(error).splitlines()[0]}") from None
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
         yield
