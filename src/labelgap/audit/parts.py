@@ -1,8 +1,9 @@
 """The audit of predictions in parts: what ``find_missing`` does, of more images than one machine should hold.
 
-Parts are read one at a time, in their order. Kept are what is known (8 bytes an image, 5 a label), a sample of the
-scores of fixed size, histograms of all of them, and the best candidates of every class: each part adds to these, and
-what a part drops no other part brings back. So the candidates and the estimate are those of the local audit.
+Parts are read one at a time, in their order. Kept are the known labels with their scores (about 24 bytes an image and
+47 a known label), a sample of the other scores, of fixed size, histograms of all of them, and the best candidates of
+every class: each part adds to these, and what a part drops no other part brings back. So the candidates and the
+estimate are those of the local audit.
 
 Where the parts have features, and the run is a linear one, the heads of folds score them, as in the local audit.
 Otherwise the scores of the run itself count: right for images that it was not trained on. Labels are those of the
