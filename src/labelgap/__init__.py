@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load, register_dataset
     from labelgap.data.cleaning import clean_table
+    from labelgap.inference.predictor import Predictor
     from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
     from labelgap.losses import Loss, defaults, loss, methods, register_method
     from labelgap.metrics import average_precision, choose_thresholds, f1, precision, recall
@@ -39,6 +40,7 @@ __all__ = [
     "LabelTable",
     "Loss",
     "PRESENT",
+    "Predictor",
     "Revision",
     "Revisions",
     "Run",
@@ -84,6 +86,7 @@ _HOMES = {
         "register_dataset",
     ),
     "data.cleaning": ("clean_table",),
+    "inference.predictor": ("Predictor",),
     "labels": (
         "ABSENT",
         "LabelTable",
@@ -122,7 +125,8 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = ("data", "functional", "labels", "losses", "metrics", "models")
+_MODULES = {name: name for name in ("data", "functional", "labels", "losses", "metrics", "models")}
+_MODULES |= {name: f"inference.engines.{name}" for name in ("ray", "spark")}
 """What ``labelgap.NAME`` imports when it is first used."""
 
 __version__ = "0.1.0"
@@ -130,7 +134,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"labelgap.{name}")
+        return importlib.import_module(f"labelgap.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"labelgap has no '{name}'")
     value = getattr(importlib.import_module(f"labelgap.{_HOME[name]}"), name)

@@ -7,5 +7,6 @@ all classes comparable. The highest-scoring unknown labels become candidates, ra
 
 from labelgap.audit.candidates import Audit
 from labelgap.audit.find_missing import find_missing
+from labelgap.audit.parts import find_missing_in_parts
 
-__all__ = ["Audit", "find_missing"]
+__all__ = ["Audit", "find_missing", "find_missing_in_parts"]

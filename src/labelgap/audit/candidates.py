@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -162,12 +162,15 @@ def rank_candidates(
     score is the probability that it is present all the same; the least plausible labels come first.
     """
     limits = limits or CandidateLimits()
-    classes, before = len(next(iter(tables.values())).classes), 0
+    classes = len(next(iter(tables.values())).classes)
     reviewed = np.empty(0, dtype=np.int64) if reviewed is None else reviewed
-    tagged = dict(tables)
-    for name, table in tables.items() if len(reviewed) else ():
-        tagged[name] = table.keep(~np.isin((before + table.rows) * classes + table.columns, reviewed))
-        before += len(table)
+    tagged = tables
+    if len(reviewed):
+        starts = np.cumsum([0, *map(len, tables.values())]).tolist()
+        tagged = {
+            name: table.keep(~np.isin((start + table.rows) * classes + table.columns, reviewed))
+            for start, (name, table) in zip(starts, tables.items(), strict=False)
+        }
     sample = sample_scores(tagged, scorers, seed, max_sampled, advance)
     counter = partial(count_unknown, tagged, scorers, advance=advance)
     calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)
@@ -177,7 +180,7 @@ def rank_candidates(
     wrong = TopCandidates(classes, limits.per_class, max(limits.limit // WRONG_SHARE, 1))
     unknown = sum(table.counts().total[2] for table in tables.values())
     count = min(round(limits.random * min(limits.limit, limits.per_class * classes, unknown)), unknown)
-    rows, columns = draw_unknown(list(tables.values()), count, seed)
+    rows, columns = draw_unknown(tables.values(), count, seed)
     order = np.argsort(rows, kind="stable")
     scores, by_class = np.empty(len(order), dtype=np.float32), np.zeros(classes)
     for block in score_blocks(tables, scorers):
@@ -280,14 +283,13 @@ def class_ranks(columns: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 
 def draw_unknown(
-    tables: Sequence[LabelTable], count: int, seed: int = 0
+    tables: Collection[LabelTable], count: int, seed: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw unknown labels of several tables uniformly, without replacement, in random order: rows and class numbers.
 
     Rows are counted over all tables. No array of the size rows × classes is made.
     """
-    table = tables[0] if len(tables) == 1 else LabelTable.concatenate(tables, keep_names=False)
-    ends = np.cumsum(len(table.classes) - np.diff(table.starts))
+    ends = np.cumsum(np.concatenate([len(table.classes) - np.diff(table.starts) for table in tables]))
     total = int(ends[-1]) if len(ends) else 0
     random = numpy_generator(seed, "random candidates")
     if 4 * count >= total:
@@ -299,8 +301,12 @@ def draw_unknown(
             numbers = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
         numbers = numbers[:count]
     rows = np.searchsorted(ends, numbers, side="right")
-    before = np.concatenate([[0], ends])[rows]
-    return rows, nth_unknown(table, rows, numbers - before)
+    n, columns, first = numbers - np.concatenate([[0], ends])[rows], np.empty_like(rows), 0
+    for table in tables:
+        inside = np.flatnonzero((rows >= first) & (rows < first + len(table)))
+        columns[inside] = nth_unknown(table, rows[inside] - first, n[inside])
+        first += len(table)
+    return rows, columns
 
 
 def nth_unknown(table: LabelTable, rows: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:

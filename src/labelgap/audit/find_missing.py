@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
+from labelgap.labels import LabelTable
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.devices import choose_device
@@ -148,33 +149,44 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
                     prior=bool(prior),
                 )
                 lists = {kind: getattr(ranking, kind) for kind in KINDS}
-                write_candidates(path, lists, context.tables, _metadata(runs, context, limits, ranking))
+                trained = [runs[0].count_training_images(context.data, name) for name in context.splits]
+                audited = {
+                    "data": dict(runs[0].config.data),
+                    "splits": list(context.splits),
+                    "trained_images": None if None in trained else sum(count or 0 for count in trained),
+                    "folds": context.folds,
+                    "seed": context.seed,
+                }
+                metadata = describe_audit(runs, context.tables, limits, ranking, audited)
+                if context.zero_shot is not None:
+                    lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
+                    slope = round(float(lines[-1, 0] / len(lines) * mean_line[0]), 6)
+                    metadata["zero_shot"] = {"model": context.zero_shot, "slope": slope}
+                write_candidates(path, lists, context.tables, metadata)
             if path.name == FILE and not (path.parent / CONFIG_FILE).exists() and context.data.recipe:
                 about = describe_review(path.parent, context.data.recipe, context.data.classes)
                 write_review_file(path.parent, about)
     return Audit(path)
 
 
-def _metadata(
-    runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, ranking: CandidateRanking
+def describe_audit(
+    runs: Sequence[Run],
+    tables: Mapping[str, LabelTable],
+    limits: CandidateLimits,
+    ranking: CandidateRanking,
+    about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    unknown = np.asarray(sum(table.counts().unknown for table in context.tables.values()))
-    trained = [runs[0].count_training_images(context.data, name) for name in context.splits]
-    lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
-    slope = round(float(lines[-1, 0] / len(lines) * mean_line[0]), 6)
+    """Return the metadata of candidates; ``about`` are data, splits, trained_images, folds and seed."""
+    unknown, classes = np.asarray(sum(table.counts().unknown for table in tables.values())), runs[0].config.classes
     return {
         "format": FORMAT,
         "runs": [str(run.path) for run in runs],
-        "data": dict(runs[0].config.data),
-        "splits": list(context.splits),
-        "images": sum(map(len, context.tables.values())),
-        "trained_images": None if None in trained else sum(count or 0 for count in trained),
+        **about,
+        "images": sum(map(len, tables.values())),
         "unknown_total": int(np.sum(unknown)),
-        "unknown_per_class": dict(zip(context.data.classes, unknown.tolist(), strict=True)),
+        "unknown_per_class": dict(zip(classes, unknown.tolist(), strict=True)),
         "method": ", ".join(dict.fromkeys(run.config.method for run in runs)),
         "backbone": ", ".join(dict.fromkeys(run.config.backbone for run in runs)),
-        "folds": context.folds,
-        "seed": context.seed,
         "per_class": limits.per_class,
         "limit": limits.limit,
         "missing": len(ranking.missing),
@@ -182,6 +194,6 @@ def _metadata(
         "expected_wrong": round(ranking.expected_wrong, 3),
         "random": len(ranking.random),
         "likely": int((ranking.missing.scores >= 0.5).sum()),
-        "zero_shot": None if context.zero_shot is None else {"model": context.zero_shot, "slope": slope},
-        "estimate": None if ranking.estimate is None else ranking.estimate.to_json(context.data.classes),
+        "zero_shot": None,
+        "estimate": None if ranking.estimate is None else ranking.estimate.to_json(classes),
     }

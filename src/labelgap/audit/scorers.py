@@ -93,16 +93,19 @@ class HeadScorer:
 
     def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
         """Return the ``(B, K)`` logits of some rows of a split."""
-        vectors = torch.from_numpy(np.array(self.features[split][rows], dtype=np.float32)).to(self.device)
+        features = self.features[split][rows]
+        return self.apply(features, self.fold[rows] if split == "train" else np.full(len(features), -1))
+
+    def apply(self, features: NDArray[Any], fold: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the logits of features by the heads of their folds; by the mean of all where a fold is below 0."""
+        vectors = torch.from_numpy(np.array(features, dtype=np.float32)).to(self.device)
         weight, bias = self._heads
-        if split != "train":
-            return np.asarray(torch.addmm(bias.mean(0), vectors, weight.mean(0).t()).cpu())
-        fold = self.fold[rows]
         result = np.empty((len(fold), weight.shape[1]), dtype=np.float32)
         for number in np.unique(fold).tolist():
             members = np.flatnonzero(fold == number)
             selected = vectors.index_select(0, torch.from_numpy(members).to(self.device))
-            result[members] = torch.addmm(bias[number], selected, weight[number].t()).cpu().numpy()
+            own, offset = (weight.mean(0), bias.mean(0)) if number < 0 else (weight[number], bias[number])
+            result[members] = torch.addmm(offset, selected, own.t()).cpu().numpy()
         return result
 
     @cached_property
@@ -313,7 +316,7 @@ def run_scorers(runs: Sequence[Run], context: AuditContext) -> Iterator[list[Sco
             with context.reporter.bar(f"{config.method}: networks of {context.folds} folds", context.folds):
                 scorers[number] = network.scorer(context.splits, context.reporter.advance)
         for group in groups.values():
-            scorers |= dict(zip(group, _train_heads([runs[number] for number in group], context), strict=True))
+            scorers |= dict(zip(group, train_run_heads([runs[number] for number in group], context), strict=True))
         yield [scorers[number] for number in range(len(runs))]
         if is_main_process():
             for path in networks:
@@ -342,7 +345,7 @@ def zero_shot_scorers(context: AuditContext) -> list[Scorer]:
     return [HeadScorer(features, fold, weight[None], bias[None], device)]
 
 
-def _train_heads(runs: Sequence[Run], context: AuditContext) -> Sequence[Scorer]:
+def train_run_heads(runs: Sequence[Run], context: AuditContext) -> list[HeadScorer]:
     """Train the heads of runs that share their features."""
     data, device = context.data, choose_device(context.device)
     observed, truth = (None, None) if data.val is None else (data.val.labels, data.val.truth)

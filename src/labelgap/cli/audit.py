@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
@@ -15,7 +16,12 @@ from labelgap.cli import options
 from labelgap.cli.options import check_moved, data_arguments, joined_processes, option, parse_names, with_options
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.core.data_options import DataOptions
+from labelgap.core.errors import InputError
 
+if TYPE_CHECKING:
+    from labelgap.audit import Audit
+
+_PREDICTIONS = "Folder or URL of what `predict` wrote in parts: audit these images."
 _ZERO_SHOT = "Model whose scores of the class names join as a prior."
 
 
@@ -40,6 +46,7 @@ def audit(
     data_options: DataOptions,
     search: AuditOptions,
     data: options.RunData = None,
+    predictions: Annotated[str | None, option(_PREDICTIONS, metavar="URI")] = None,
     split: Annotated[list[str] | None, option("train, val, test, several, or all.", "train")] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -52,7 +59,10 @@ def audit(
         given = check_moved(data, data_arguments(data_options))
         opened = None if data is None else load_moved(lg.open_run(runs[0]).config.data, data, **given)
     splits = parse_names(split, "--split") or "train"
-    found = lg.find_missing(runs, splits=splits, data=opened, quiet=as_json, **vars(search))
+    if predictions is None:
+        found = lg.find_missing(runs, splits=splits, data=opened, quiet=as_json, **vars(search))
+    else:
+        found = _audit_parts(runs, predictions, opened, search, quiet=as_json)
     if as_json:
         return print_json({"path": found.path, **found.metadata})
     following = f"labelgap review {shlex.quote(str(found.path.parent))}"
@@ -62,3 +72,16 @@ def audit(
         following = "see that file; a review needs a folder (--out FOLDER)"
     written = f"{found.path}        {time.perf_counter() - started:.0f} s in all"
     print_fields(*found.facts(), ("written", written), ("next", following), width=13)
+
+
+def _audit_parts(
+    runs: Sequence[Path], predictions: str, data: lg.Dataset | None, search: AuditOptions, *, quiet: bool
+) -> Audit:
+    """Audit the images of a prediction in parts."""
+    from labelgap.audit.parts import find_missing_in_parts
+
+    options = dict(vars(search))
+    zero_shot = [options.pop("zero_shot"), options.pop("zero_shot_weights")]
+    if len(runs) > 1 or any(zero_shot):
+        raise InputError("--predictions takes one run, and no zero-shot scores.")
+    return find_missing_in_parts(runs[0], predictions, data=data, quiet=quiet, **options)

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import shlex
+from typing import Annotated, Any
 
-from labelgap.cli.options import Data, DataSource, Device, Force, Workers, option, setting_option, with_options
-from labelgap.cli.printing import print_fields
+from labelgap.cli.options import (
+    WORKERS,
+    Data,
+    DataSource,
+    Device,
+    Force,
+    PartOptions,
+    option,
+    parse_count,
+    setting_option,
+    with_options,
+)
+from labelgap.cli.printing import print_fields, print_parts
 
 
-@with_options(source=DataSource)
+@with_options(source=DataSource, parts=PartOptions)
 def features(
     data: Data,
     source: DataSource,
-    out: Annotated[Path, option("File to write, e.g. features.npz.")],
+    parts: PartOptions,
+    out: Annotated[str, option("File to write, e.g. features.npz; or folder or URL of parts.")],
     backbone: Annotated[str | None, setting_option("backbone")] = None,
     weights: Annotated[str | None, setting_option("weights", metavar="PATH")] = None,
     size: Annotated[int | None, setting_option("size")] = None,
     device: Device = "auto",
-    workers: Workers = None,
+    workers: Annotated[str | None, option(WORKERS, "depends on the device")] = None,
     force: Force = False,
 ) -> None:
     """Compute the features of images once, as a file that `train`, `compare` and `linear-eval` read."""
     from labelgap.studies.features import features as compute
     from labelgap.studies.features import write_features
 
-    opened = source.open(data)
-    arrays = compute(opened, backbone, weights=weights, size=size, device=device, workers=workers, quiet=False)
+    if parts.asked:
+        return _write_parts(data, parts, out, device, workers, name=backbone, weights=weights, size=size)
+    opened, count = source.open(data), None if workers is None else parse_count(workers, "--workers")
+    arrays = compute(opened, backbone, weights=weights, size=size, device=device, workers=count, quiet=False)
     write_features(out, opened, arrays, force=force)
     width = next(iter(arrays.values())).shape[1]
     sizes = ", ".join(f"{len(values):,} {split}" for split, values in arrays.items())
     about = f"{width:,} of each image; {sizes}"
     print_fields(("wrote", str(out)), ("features", about), ("next", f"labelgap compare {out}"))
+
+
+def _write_parts(
+    source: str, parts: PartOptions, out: str, device: str, workers: str | None, *, name: str | None, **network: Any
+) -> None:
+    """Compute the features of a source in parts, and print what is done."""
+    from labelgap.inference.parts import predict_parts
+    from labelgap.inference.predictor import Predictor
+    from labelgap.models import create_backbone
+    from labelgap.training.plan import PRETRAINED_BACKBONE
+
+    predictor = Predictor.of_backbone(create_backbone(name or PRETRAINED_BACKBONE, **network), device=device)
+    result = predict_parts(predictor, source, out, engine=parts.engine_of(workers), part=parts.part, quiet=False)
+    print_parts(result, f"labelgap compare {shlex.quote(out)}")

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -19,11 +19,12 @@ from pydantic.fields import FieldInfo
 
 import labelgap as lg
 from labelgap.core.data_options import DATA, DATA_OPTIONS, PATH_OPTIONS, DataOptions, DataPaths
-from labelgap.core.errors import InputError, ProblemsError, nearest
+from labelgap.core.errors import InputError, ProblemsError, UnknownNameError, nearest
 from labelgap.core.settings import Setting, settings_of, value_type
 from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:
+    from labelgap.inference.parts import Engine
     from labelgap.training.settings import TrainingSettings
 
 _DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
@@ -43,6 +44,9 @@ def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
     return option(info.description or "", default or setting.default or True, **more)
 
 
+PARTS: Final = "Many machines"
+WORKERS: Final = "Processes that decode images; with --engine the workers, e.g. 4 or 1:64."
+_SHARDS: Final = "Compute part I of N, from 0, in this process; the others on other machines, into the same --out."
 AsJson = Annotated[bool, option("Print JSON.", name="--json")]
 Data = Annotated[
     str, typer.Argument(metavar="DATA", help="A CSV, a folder, shards, a VOC devkit, name=path …: `labelgap datasets`.")
@@ -81,6 +85,46 @@ class DataSource(DataOptions):
         hidden = self.hidden  # an error before anything is read
         opened = open_dataset(data, self)
         return opened if hidden is None else opened.observe(**hidden, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class PartOptions:
+    """How to compute a source in parts, on one machine or many."""
+
+    engine: Annotated[str | None, option("ray: one part for each shard, on a cluster.", rich_help_panel=PARTS)] = None
+    address: Annotated[str | None, option("Of the Ray cluster.", "RAY_ADDRESS", rich_help_panel=PARTS)] = None
+    gpus_per_worker: Annotated[float, option("1, or a fraction.", rich_help_panel=PARTS)] = 0.0
+    cpus_per_worker: Annotated[float, option("CPUs of a worker, which decode images.", rich_help_panel=PARTS)] = 1.0
+    shards: Annotated[str | None, option(_SHARDS, metavar="I/N", rich_help_panel=PARTS)] = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether parts are written, and not one file."""
+        return self.engine is not None or self.shards is not None
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which of how many parts of the shards."""
+        number, _, parts = (self.shards or "0/1").partition("/")
+        return parse_count(number, "--shards"), parse_count(parts, "--shards")
+
+    def engine_of(self, workers: str | None) -> Engine:
+        """Return what computes the shards."""
+        from labelgap.inference.engines.ray import RayEngine, Workers
+        from labelgap.inference.parts import compute_in_turn
+
+        if self.engine not in (None, "ray"):
+            raise UnknownNameError("engine", self.engine, ["ray"])
+        if self.engine is None:
+            return compute_in_turn
+        return RayEngine(Workers.parse(workers, self.cpus_per_worker, self.gpus_per_worker), self.address)
+
+
+def parse_count(text: str, name: str) -> int:
+    """Parse a number, 0 or more."""
+    if not text.isdecimal():
+        raise InputError(f"{name} {text}: a number is expected, e.g. 4 (--shards: 0/64).")
+    return int(text)
 
 
 class RunDataOptions(DataPaths):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from typer import Argument
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import data_arguments, joined_processes, open_dataset, option, with_options
-from labelgap.cli.printing import print_fields, print_skipped, some_names
+from labelgap.cli.options import data_arguments, joined_processes, open_dataset, option, parse_count, with_options
+from labelgap.cli.printing import print_fields, print_parts, print_skipped, some_names
 from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
@@ -33,33 +34,66 @@ _LAYOUT: Final = (
 class PredictOptions:
     """How to predict and what to write: arguments of ``predict_to_file``."""
 
-    out: Annotated[Path, option("File to write: .csv or .parquet.")] = Path("predictions.csv")
+    out: Annotated[str, option("File to write, .csv or .parquet; or folder or URL of parts.")] = "predictions.csv"
     layout: Annotated[str, option(_LAYOUT)] = "lists"
     device: options.Device = "auto"
-    workers: options.Workers = None
+    workers: Annotated[str | None, option(options.WORKERS, "depends on the device")] = None
     batch_size: Annotated[int, option("Images per batch.")] = 64
     force: options.Force = False
     restart: Annotated[bool, option("Do not resume an unfinished prediction.")] = False
 
+    @property
+    def given(self) -> set[str]:
+        """The names of the options that are not the defaults."""
+        return {name for name, value in vars(self).items() if value != getattr(PredictOptions, name)}
 
-@with_options(data_options=DataOptions, writing=PredictOptions)
+
+@with_options(data_options=DataOptions, writing=PredictOptions, parts=options.PartOptions)
 def predict(
     run: options.RunFolder,
     images_or_data: Annotated[list[str], Argument(metavar="IMAGES|DATA", help=_IMAGES)],
     data_options: DataOptions,
     writing: PredictOptions,
+    parts: options.PartOptions,
     split: Annotated[str, option("Split of DATA: train, val, test or all.")] = "all",
+    features: Annotated[bool, option("Write features too.", rich_help_panel=options.PARTS)] = False,
 ) -> None:
     """Write the tags of images, or their scores and probabilities. Called again after a kill, it resumes."""
     from labelgap.inference.predict import predict_to_file
 
+    if parts.asked:
+        if unused := [*data_arguments(data_options), *(name for name in ("layout", "force") if name in writing.given)]:
+            raise InputError(f"--{unused[0].replace('_', '-')} does not apply to a prediction in parts: leave it out.")
+        return _predict_parts(run, images_or_data, writing, parts, features)
     with joined_processes(writing.device):
         opened = lg.open_run(run)
         _ = opened.thresholds  # an error when the run is not finished
         sources = _sources(images_or_data, data_options, split)
     bad = data_options.on_bad_image or "skip"
-    result = predict_to_file(opened, sources, on_bad_image=bad, quiet=False, **vars(writing))
+    workers = None if writing.workers is None else parse_count(writing.workers, "--workers")
+    given = {**vars(writing), "workers": workers}
+    result = predict_to_file(opened, sources, on_bad_image=bad, quiet=False, **given)
     _print(opened, result)
+
+
+def _predict_parts(
+    run: Path, sources: Sequence[str], writing: PredictOptions, parts: options.PartOptions, features: bool
+) -> None:
+    """Predict a source in parts, and print what is done."""
+    from labelgap.inference.parts import predict_parts
+
+    if writing.out.endswith((".csv", ".parquet")):
+        raise InputError(f"{writing.out}: parts are written to a folder or its URL, e.g. --out found.")
+    if len(sources) > 1:
+        raise InputError(f"{sources[1]}: --engine and --shards take one source, a folder, a bucket or a file.")
+    predictor = lg.Predictor(run, device=writing.device, batch_size=writing.batch_size, features=features)
+    engine, part = parts.engine_of(writing.workers), parts.part
+    result = predict_parts(
+        predictor, sources[0], writing.out, engine=engine, part=part, restart=writing.restart, quiet=False
+    )
+    present, absent = (sum(each["labels"][state] for each in result.summaries) for state in (0, 1))
+    print_fields(("labels", f"{present:,} present, {absent:,} absent"))
+    print_parts(result, f"labelgap audit {shlex.quote(str(run))} --predictions {shlex.quote(writing.out)}")
 
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:

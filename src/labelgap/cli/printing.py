@@ -7,7 +7,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -17,6 +17,9 @@ import labelgap as lg
 from labelgap.core.files import display_path
 from labelgap.core.terminal import make_console
 from labelgap.core.text import escape_control, join_names, pluralize, truncate_text
+
+if TYPE_CHECKING:
+    from labelgap.inference.parts import PartsResult
 
 Field = tuple[str, str | Path | Iterable[str] | None]
 """A heading, and the lines behind it; None or nothing leaves it out."""
@@ -77,6 +80,17 @@ def print_skipped(data: lg.Dataset) -> None:
 
     skipped = (ImagesNotListed, ImagesSkipped, ShardsSkipped)
     print_fields(*(("skipped", str(finding)) for finding in data.findings if isinstance(finding, skipped)))
+
+
+def print_parts(result: PartsResult, following: str) -> None:
+    """Print what is done of a prediction in parts, and what could not be read."""
+    done = f"{len(result.summaries):,} of {pluralize(result.shards, 'shard')} are done, {result.computed:,} of them now"
+    if count := result.total("unreadable"):
+        first = [error for each in result.summaries for error in each["errors"]][:5]
+        about = f"{pluralize(count, 'image')} could not be read, the column error says why, e.g."
+        print_fields(("labelgap:", about), *(("", line) for line in first), width=2, stderr=True)
+    print_fields(("shards", done), ("wrote", f"{result.address}: {pluralize(result.total('rows'), 'image')}"))
+    print_fields(("next", following if result.complete else "the other shards, or the same command where some failed"))
 
 
 def print_metrics(name: str, measured: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 from labelgap.data.images import NamedRows
 
+_BLOCK: Final = 4096
 FEATURES: Final = "features"
 """The name of the backbone that is no network: what comes in are its features."""
 
@@ -33,7 +34,10 @@ class FeatureVectors(NamedRows):
         vectors = np.asarray(vectors)
         if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
             raise InputError(f"features are (N, D) floats, not {vectors.shape} of {vectors.dtype}.")
-        invalid = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        blocks = (vectors[start : start + _BLOCK] for start in range(0, len(vectors), _BLOCK))  # it may be in a file
+        invalid = np.flatnonzero(
+            np.concatenate([np.empty(0, bool), *(~np.isfinite(each).all(axis=1) for each in blocks)])
+        )
         if len(invalid):
             raise InputError(
                 f"the features of row {invalid[0]} are not finite ({pluralize(len(invalid), 'such row')} in all)."

@@ -24,6 +24,7 @@ from labelgap.core.registry import Registry, load_plugins
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.readers.addresses import ADDRESSES, load_addresses
 from labelgap.data.readers.arff import ARFF_LAYOUT, load_arff
 from labelgap.data.readers.chexpert import CHEXPERT_LAYOUT, load_chexpert
 from labelgap.data.readers.coco import coco_layout, load_coco2014, load_coco2017
@@ -242,6 +243,13 @@ BUILTIN_READERS: Final = (
         "a folder or a URL of shards (.tar)",
         is_shard_folder,
         layout=_own(RequiredFile("shards/*.tar", "what `labelgap shard DATA` writes, or WebDataset files")),
+    ),
+    DatasetReader(
+        ADDRESSES,
+        load_addresses,
+        "images by their addresses, paths or URLs: what `labelgap audit RUN --predictions` writes",
+        "a .parquet file of image, present and absent",
+        layout=_own(RequiredFile("images.parquet", "image, an address; present and absent, lists")),
     ),
     DatasetReader(
         "folder",

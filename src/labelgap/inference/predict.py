@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import numpy as np
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
@@ -38,9 +37,8 @@ from labelgap.inference.chunks import (
     plan_chunks,
 )
 from labelgap.inference.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
-from labelgap.inference.logits import CachedLogits, iterate_logits
+from labelgap.inference.predictor import CachedLogits, Predictor
 from labelgap.training.devices import choose_device, choose_workers
-from labelgap.training.loop.inputs import bounded_batch
 from labelgap.training.loop.processes import (
     broadcast_object,
     check_same,
@@ -48,7 +46,6 @@ from labelgap.training.loop.processes import (
     init_distributed,
     lock_together,
 )
-from labelgap.training.network import feature_inputs
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 
@@ -107,20 +104,17 @@ def predict_to_file(
         raise InputError(f"{path}: the file name must end in {' or '.join(SUFFIXES)}, which decides the format.")
     if on_bad_image not in ("error", "skip"):
         raise InputError(f"on_bad_image={on_bad_image!r}: it must be 'error' or 'skip'.")
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: it must be at least 1.")
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file.")
     source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
     torch_device = choose_device(device)
     init_distributed(torch_device)
-    batch_size = bounded_batch(batch_size, run.model.backbone, run.model.average_sizes)
-    read = {"device": torch_device, "workers": choose_workers(workers, torch_device), "batch_size": batch_size}
+    predictor, workers = Predictor(run, device=device, batch_size=batch_size), choose_workers(workers, torch_device)
     try:
         with lock_together(chunk_folder(path), "predicting"):
             with fail_together():
-                job = _describe_job(run, source_list, path, layout, batch_size, torch_device)
-            return job.run_to(path, Reporter(quiet), read, skip=on_bad_image == "skip", force=force, restart=restart)
+                job = _describe_job(run, predictor, source_list, path, layout, workers)
+            return job.run_to(path, Reporter(quiet), skip=on_bad_image == "skip", force=force, restart=restart)
     except LabelGapError:
         raise
     except OSError as error:
@@ -137,14 +131,14 @@ class _Prediction:
     """A prediction in progress."""
 
     run: Run
+    predictor: Predictor
+    workers: int
     sources: Sequence[ImageSource]
     chunks: Sequence[Chunk]
     store: ChunkStore
     columns: PredictionColumns
 
-    def run_to(
-        self, path: Path, reporter: Reporter, read: dict[str, Any], *, skip: bool, force: bool, restart: bool
-    ) -> PredictionSummary:
+    def run_to(self, path: Path, reporter: Reporter, *, skip: bool, force: bool, restart: bool) -> PredictionSummary:
         """Compute what is missing, in all processes, and assemble the file, in the first one."""
         missing: list[Chunk] = []
         with fail_together():
@@ -153,7 +147,7 @@ class _Prediction:
         check_same({name: str(value) for name, value in self.store.description.items()})
         missing = broadcast_object(missing)
         with fail_together():
-            self.compute(missing, reporter, **read)
+            self.compute(missing, reporter)
         summary: PredictionSummary | None = None
         with fail_together():
             if is_main_process():
@@ -187,19 +181,19 @@ class _Prediction:
                 missing.append(chunk)
         return missing
 
-    def compute(self, missing: Sequence[Chunk], reporter: Reporter, **read: Any) -> None:
+    def compute(self, missing: Sequence[Chunk], reporter: Reporter) -> None:
         """Compute the chunks that are missing, of several processes each its part of them."""
-        total, cached = sum(map(len, self.sources)), CachedLogits(self.run, read["device"])
+        total, cached = sum(map(len, self.sources)), CachedLogits(self.run, self.predictor.device)
         if done := total - sum(map(len, missing)):
             reporter.log(f"resuming after {done:,} of {total:,} images")
         first, last = (len(missing) * (rank() + end) // world_size() for end in (0, 1))
         missing = missing[first:last]  # in one piece: a loader reads adjacent chunks
         with reporter.bar("predicting", total, done):
             try:
-                known = [self._compute_cached(chunk, cached, reporter, **read) for chunk in missing]
+                known = [self._compute_cached(chunk, cached, reporter) for chunk in missing]
                 uncached = [chunk for chunk, count in zip(missing, known, strict=True) if not count]
                 for group in adjacent_chunks(uncached):
-                    self._compute_group(group, reporter, **read)
+                    self._compute_group(group, reporter)
             except KeyboardInterrupt:
                 done = total - sum(map(len, self.missing_chunks(reporter)))
                 reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
@@ -207,27 +201,27 @@ class _Prediction:
         if sum(known):
             reporter.log(f"features of {sum(known):,} of {total:,} images are from the cache")
 
-    def _compute_cached(self, chunk: Chunk, cached: CachedLogits, reporter: Reporter, **options: Any) -> int:
+    def _compute_cached(self, chunk: Chunk, cached: CachedLogits, reporter: Reporter) -> int:
         """Compute a chunk if some of its images have cached features, and return their number."""
         images = self.sources[chunk.source]
         found, logits = cached.read(images.select(np.arange(chunk.start, chunk.stop)))
         if not found.any():
             return 0
         errors: dict[int, str] = {}
-        for batch, values in iterate_logits(self.run, images, chunk.start + np.flatnonzero(~found), **options):
+        for batch, values in self.predictor.iterate(images, chunk.start + np.flatnonzero(~found), self.workers):
             logits[batch.rows - chunk.start] = values
             errors |= batch.errors
         reporter.advance(len(chunk))
         self.store.write(chunk, logits, errors)
         return int(np.count_nonzero(found))
 
-    def _compute_group(self, group: Sequence[Chunk], reporter: Reporter, **options: Any) -> None:
+    def _compute_group(self, group: Sequence[Chunk], reporter: Reporter) -> None:
         """Compute adjacent chunks of one source."""
         rows = range(group[0].start, group[-1].stop)
         by_stop = {chunk.stop: chunk for chunk in group}
         logits: list[NDArray[np.float32]] = []
         errors: dict[int, str] = {}
-        for batch, values in iterate_logits(self.run, self.sources[group[0].source], rows, **options):
+        for batch, values in self.predictor.iterate(self.sources[group[0].source], rows, self.workers):
             logits.append(values)
             errors |= batch.errors
             reporter.advance(len(batch.rows))
@@ -297,17 +291,18 @@ class _Prediction:
 
 
 def _describe_job(
-    run: Run, sources: Sequence[ImageSource], path: Path, layout: str, batch_size: int, device: torch.device
+    run: Run, predictor: Predictor, sources: Sequence[ImageSource], path: Path, layout: str, workers: int
 ) -> _Prediction:
     """Return a prediction that is not opened yet; an error where the data, the run and the file do not match."""
     columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
     if path.suffix.lower() == ".csv":
         csv_schema(columns)  # raises where the classes do not fit
     for images in sources:
-        feature_inputs(images.select([]), run.model, device)  # raises where data and run do not match
-    classes = len(columns.classes)
+        predictor.check(images)
+    classes, batch_size = len(columns.classes), predictor.batch_size
     store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes)
-    return _Prediction(run, sources, plan_chunks(list(map(len, sources)), classes, batch_size), store, columns)
+    chunks = plan_chunks(list(map(len, sources)), classes, batch_size)
+    return _Prediction(run, predictor, workers, sources, chunks, store, columns)
 
 
 def existing_file_error(path: Path) -> InputError:

@@ -53,7 +53,7 @@ OPTIMIZER_RECIPES: Final[dict[str, dict[str, Any]]] = {
     "adamw": {"lr": 2e-4, "backbone_lr": 2e-5, "weight_decay": 0.05},
 }
 """The head has ten times the rate of the backbone (Kim 2022)."""
-_PRETRAINED_BACKBONE: Final = "efficientnet-lite0"
+PRETRAINED_BACKBONE: Final = "efficientnet-lite0"
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def describe_left_out(count: int) -> str:
 
 def default_linear_backbone(data: Dataset) -> str:
     """Return the backbone for linear heads: that of the data if it is pretrained, else the default one."""
-    return data.backbone if data.backbone == FEATURES or is_pretrained(data.backbone) else _PRETRAINED_BACKBONE
+    return data.backbone if data.backbone == FEATURES or is_pretrained(data.backbone) else PRETRAINED_BACKBONE
 
 
 def resolve_settings(

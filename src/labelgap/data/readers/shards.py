@@ -8,14 +8,12 @@ image), so that an image is read by its offset, in any order. Shards at a URL ar
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -41,6 +39,7 @@ from labelgap.core.lock import lock_folder
 from labelgap.core.stored import damaged, parse_json, read_json, read_table
 from labelgap.core.system import cpu_count
 from labelgap.core.text import pluralize, truncate_text
+from labelgap.data.addresses import remote
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.findings import ShardsSkipped, count_labels, describe_splits
@@ -197,10 +196,6 @@ def _problem(index: ShardIndex, rows: ImageRows) -> str | None:
 
 
 CACHE_FOLDER: Final = "shards"
-ATTEMPTS: Final = 4
-PAUSE_SECONDS = 1.0
-"""Before the second attempt; it doubles."""
-_NOT_FOUND: Final = 404
 _COPIES: Final = 2
 """A digest that is wrong may be an error of the transfer."""
 _LOCK_SECONDS: Final = 24 * 3600.0
@@ -217,39 +212,6 @@ def is_shard_url(text: str) -> bool:
 
 def _address(url: str, name: str) -> str:
     return f"{url.rstrip('/')}/{name}"
-
-
-def _remote(url: str, name: str, method: str, *arguments: str) -> Any:
-    """Return what a method of fsspec's file system returns for a file at a URL.
-
-    What fails is tried again a few times; ``InputError`` where every attempt fails.
-    """
-    address = _address(url, name)
-    for attempt in range(ATTEMPTS):
-        try:
-            import fsspec
-
-            system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
-            return getattr(system, method)(path, *arguments)
-        except ImportError as error:
-            raise InputError(
-                f"{address}: shards at a URL need the packages fsspec, aiohttp (http) and s3fs (s3): "
-                f"pip install 'labelgap[shards]' ({error})."
-            ) from None
-        except PermissionError as error:
-            raise InputError(f"{address} may not be read: {error}.") from None
-        except Exception as error:  # of the package of the protocol: aiohttp, botocore …
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise  # the disk of this machine
-            cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
-            if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
-                raise InputError(f"{address} does not exist.") from None
-            reason = str(cause) or type(cause).__name__
-        time.sleep(PAUSE_SECONDS * 2**attempt if attempt + 1 < ATTEMPTS else 0)
-    raise InputError(
-        f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the same command "
-        "again when the server answers; a training continues with --resume."
-    )
 
 
 @dataclass(frozen=True)
@@ -285,7 +247,7 @@ class ShardLocation:
         _make_room(path.parent, entry.bytes)
         with atomic_path(path) as temporary:
             for _ in range(_COPIES):
-                _remote(url, entry.name, "get_file", os.fspath(temporary))
+                remote(_address(url, entry.name), "get_file", os.fspath(temporary))
                 if file_digest(temporary).hex() == entry.digest:
                     _mark(path).unlink(missing_ok=True)
                     return
@@ -387,7 +349,7 @@ class ReadAhead:
 
 LABEL_SUFFIX: Final = "json"
 _MAX_LABEL_BYTES: Final = 16 << 20
-_KEY: Final = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)
+MEMBER_NAME: Final = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)
 _LAYOUT: Final = (
     'An image is two members, 000017.jpg and 000017.json: {"present": […], "absent": […], "split": "train"}.'
 )
@@ -437,7 +399,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> list[dict[str, tarfile.TarInfo
     """Return kind → member of every image and its labels; other members are ignored."""
     found: dict[str, dict[str, tarfile.TarInfo]] = {}
     for member in tar:
-        match = _KEY.fullmatch(member.name)
+        match = MEMBER_NAME.fullmatch(member.name)
         if match is None or not member.isreg() or member.issparse():
             continue
         suffix = match[2].lower()
@@ -629,7 +591,7 @@ def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
     url = url.removesuffix(f"/{INDEX_FILE}").rstrip("/")
     with TemporaryDirectory(prefix="labelgap-") as temporary:
         for name in (INDEX_FILE, IMAGES_FILE):
-            _remote(url, name, "get_file", os.fspath(Path(temporary) / name))
+            remote(_address(url, name), "get_file", os.fspath(Path(temporary) / name))
         try:
             index, rows = read_index(Path(temporary))
         except LabelGapError as error:
@@ -642,7 +604,7 @@ def _check_sizes(location: ShardLocation) -> dict[str, str]:
     url = str(location.root)
 
     def check(number: int, entry: ShardEntry) -> str | None:
-        size: int | None = _remote(url, entry.name, "size")
+        size: int | None = remote(_address(url, entry.name), "size")
         if size is not None and size != entry.bytes:
             return _truncated(_address(url, entry.name), size, entry)
         if location.is_doubtful(number):

@@ -12,6 +12,7 @@ solves logistic regression for many penalties to the end, by L-BFGS, 13 times as
 from __future__ import annotations
 
 import math
+import tempfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +23,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError
+from labelgap.core.files import make_folder
 from labelgap.core.system import format_bytes
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.base.state import free_memory
 from labelgap.losses.base.terms import widest_float
 from labelgap.training.heads.optimizers import StackedOptimizer, StackedParameter
 
+LARGE_VALUES = 1 << 28
+BLOCK_VALUES = 1 << 24
+"""Features of more values than the first are read, and changed, so many values at a time."""
 HISTORY: Final = 10
 """Pairs of steps and changes of the gradient that L-BFGS keeps."""
 _SLOPE_SHARE: Final = 0.1
@@ -70,6 +76,8 @@ class FeatureBasis:
         principal components, without those of a smaller share of the largest variance than ``rank_tolerance``.
         """
         values = features.detach().to(torch.float64 if features.dtype == torch.float64 else torch.float32)
+        if _is_large(values):
+            return cls._fit_by_blocks(values, standardize, center, rotate, rank_tolerance)
         mean, scale = values.new_zeros(values.shape[1]), values.new_ones(values.shape[1])
         if standardize:
             mean, deviation = values.mean(dim=0), values.std(dim=0, correction=0)
@@ -82,8 +90,49 @@ class FeatureBasis:
             return cls(mean, scale, None, standardized.square().mean(dim=0))
         return cls(mean, scale, *_principal_components(standardized, rank_tolerance))
 
+    @classmethod
+    def _fit_by_blocks(
+        cls, values: Tensor, standardize: bool, center: bool, rotate: bool, tolerance: float
+    ) -> FeatureBasis:
+        """Return what ``fit`` does, of features that are read twice, and of which no copy is made."""
+        count, width = values.shape
+        wide = torch.float64
+        mean, squares = torch.zeros(width, dtype=wide), torch.zeros(width, dtype=wide)
+        scale = torch.ones(width, dtype=wide)
+        if standardize or center:
+            for block in _blocks(values):
+                mean += block.sum(dim=0, dtype=wide) / count
+        if standardize or not rotate:
+            for block in _blocks(values):
+                squares += (block.to(wide) - mean).square().sum(dim=0) / count
+        if standardize:
+            deviation = squares.sqrt()
+            scale = torch.where(deviation <= 1e-6 * mean.abs(), torch.ones_like(deviation), deviation)
+        shift, factor = mean.to(values.dtype), scale.to(values.dtype)
+        if not rotate:
+            return cls(shift, factor, None, (squares / scale.square()).to(values.dtype))
+        gram = torch.zeros(width, width, dtype=wide)
+        for block in _blocks(values):
+            standardized = (block.to(wide) - mean) / scale
+            gram += standardized.t() @ standardized
+        return cls(shift, factor, *_components_of_gram(gram, count, tolerance, values.dtype))
+
     def apply(self, features: Tensor) -> Tensor:
-        """Return the coordinates ``(N, R)`` of features ``(N, D)``, on the device and in the type of the features."""
+        """Return the coordinates ``(N, R)`` of features ``(N, D)``, on the device and in the type of the features.
+
+        Those of large features are written to a file that is removed with them, and stay in memory as far as there is
+        room.
+        """
+        if _is_large(features):
+            width = len(self.mean) if self.components is None else self.components.shape[1]
+            result, start = _tensor_in_file(len(features), width, features.dtype), 0
+            for block in _blocks(features):
+                result[start : start + len(block)] = self._apply(block)
+                start += len(block)
+            return result
+        return self._apply(features)
+
+    def _apply(self, features: Tensor) -> Tensor:
         coordinates = (features - self.mean.to(features)) / self.scale.to(features)
         return coordinates if self.components is None else coordinates @ self.components.to(features)
 
@@ -105,12 +154,38 @@ def _principal_components(values: Tensor, tolerance: float) -> tuple[Tensor, Ten
     images, width = values.shape
     wide = values.to(widest_float(values.device))
     gram = wide @ wide.t() if images < width else wide.t() @ wide
-    squares, vectors = torch.linalg.eigh(gram)
-    kept = squares > tolerance * squares[-1].clamp(min=torch.finfo(squares.dtype).tiny)
-    squares, vectors = squares[kept].flip(0), vectors[:, kept].flip(1)
+    squares, vectors = _largest(gram, tolerance)
     if images < width:
         vectors = wide.t() @ (vectors / squares.sqrt())
     return vectors.to(values.dtype).contiguous(), (squares / images).to(values.dtype)
+
+
+def _components_of_gram(gram: Tensor, images: int, tolerance: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    squares, vectors = _largest(gram, tolerance)
+    return vectors.to(dtype).contiguous(), (squares / images).to(dtype)
+
+
+def _largest(gram: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues of more than a share of the largest, descending, and their vectors."""
+    squares, vectors = torch.linalg.eigh(gram)
+    kept = squares > tolerance * squares[-1].clamp(min=torch.finfo(squares.dtype).tiny)
+    return squares[kept].flip(0), vectors[:, kept].flip(1)
+
+
+def _is_large(features: Tensor) -> bool:
+    """Return whether features are read by blocks: those in main memory, or in a file, of more than a gigabyte."""
+    return features.ndim == 2 and features.device.type == "cpu" and features.numel() > LARGE_VALUES
+
+
+def _blocks(features: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(features, max(1, BLOCK_VALUES // features.shape[1]))
+
+
+def _tensor_in_file(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a file of the cache's disk, which has no name any more."""
+    make_folder(cache_folder())
+    with tempfile.NamedTemporaryFile(dir=cache_folder()) as file:
+        return torch.from_file(file.name, shared=True, size=rows * columns, dtype=dtype).view(rows, columns)
 
 
 class StackedNewton(StackedOptimizer):

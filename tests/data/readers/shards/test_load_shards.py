@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import tarfile
 from collections import Counter
@@ -23,7 +24,7 @@ from tests.serving import serve
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import file_digest
-from labelgap.data import Dataset, ImageSource, load, load_from_recipe
+from labelgap.data import Dataset, ImageSource, addresses, load, load_from_recipe
 from labelgap.data.findings import ShardsSkipped
 from labelgap.data.images import shuffle_rows
 from labelgap.data.loader import ImageLoader
@@ -183,7 +184,7 @@ def test_an_index_that_cannot_be_is_refused(folder: Path, change: dict[str, Any]
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShardServer]:
     """Ten train images and four val images in shards of two, with nothing in the cache."""
     monkeypatch.setenv("LABELGAP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(shards, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(addresses, "PAUSE_SECONDS", 0.01)
     write_sample(tmp_path / "photos", tmp_path / "shards")
     with serve_shards(tmp_path / "shards") as served:
         yield served
@@ -304,7 +305,8 @@ def serve_shards(folder: Path) -> Iterator[ShardServer]:
             return super().send_head()
 
         def copyfile(self, source: Any, outputfile: Any) -> None:
-            served.sent[Path(self.path).name] += Path(source.name).stat().st_size
+            served.sent[Path(self.path).name] += source.seek(0, os.SEEK_END)
+            source.seek(0)
             super().copyfile(source, outputfile)
 
         def log_message(self, format: str, *values: object) -> None:

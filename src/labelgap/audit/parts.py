@@ -1,0 +1,244 @@
+"""The audit of predictions in parts: what ``find_missing`` does, of more images than one machine should hold.
+
+Parts are read one at a time, in their order. Kept are the known labels with their scores (about 24 bytes an image and
+47 a known label), a sample of the other scores, of fixed size, histograms of all of them, and the best candidates of
+every class: each part adds to these, and what a part drops no other part brings back. So the candidates and the
+estimate are those of the local audit.
+
+Where the parts have features, and the run is a linear one, the heads of folds score them, as in the local audit.
+Otherwise the scores of the run itself count: right for images that it was not trained on. Labels are those of the
+parts, or of the run's data by the names of the images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from labelgap.audit.candidates import (
+    FILE,
+    KINDS,
+    REVIEW_FILE,
+    Audit,
+    CandidateLimits,
+    describe_review,
+    rank_candidates,
+    read_review_file,
+    write_candidates,
+    write_review_file,
+)
+from labelgap.audit.find_missing import describe_audit
+from labelgap.audit.scorers import AuditContext, HeadScorer, Scorer, train_run_heads
+from labelgap.core.errors import InputError, RunError
+from labelgap.core.files import make_folder
+from labelgap.core.lock import LOCK_FILE, lock_folder
+from labelgap.data.dataset import Dataset
+from labelgap.data.readers.addresses import ADDRESSES
+from labelgap.data.readers.features import labels_of_lists
+from labelgap.inference.parts import MANIFEST, PartFolder, part_name
+from labelgap.inference.predictor import Predictor
+from labelgap.labels import LabelTable
+from labelgap.training import Run, open_run
+from labelgap.training.config import CONFIG_FILE
+from labelgap.training.progress import Reporter
+
+IMAGES_FILE = "images.parquet"
+_LISTS = ("present", "absent")
+
+
+class PartTables(Mapping[str, LabelTable]):
+    """The labels of every part, by its name: those of its images that can be read.
+
+    Args:
+        folder: the parts.
+        run: whose predictions they are; another run is an error.
+        data: the labels of images by their names, where the parts have none.
+    """
+
+    def __init__(self, folder: PartFolder, run: Run, data: Dataset | None) -> None:
+        if MANIFEST not in folder.sizes():
+            raise InputError(f"{folder.address} has no {MANIFEST}: run labelgap predict to its end, which writes it.")
+        (manifest,) = folder.read([MANIFEST])
+        if manifest["predictor"] != Predictor(run).digest:
+            raise RunError(f"{folder.address} holds predictions of another run than {run.path}, or of an earlier one.")
+        self.folder, self.classes = folder, run.config.classes
+        read = {part_name(each["shard"]): each["rows"] - each["unreadable"] for each in manifest["parts"]}
+        self.sizes = {name: count for name, count in read.items() if count}
+        if not self.sizes:
+            raise InputError(f"{folder.address} has no image that can be read.")
+        with folder.open(next(iter(self.sizes))) as file:
+            self.columns = pq.read_schema(file).names
+        self.data: dict[str, tuple[str, int, int]] = {}  # name → split, row, row over all splits
+        if data is not None:
+            self.labels = LabelTable.concatenate([split.labels for split in data.splits], keep_names=False)
+            named = ((name, split.name, row) for split in data.splits for row, name in enumerate(split.labels.images))
+            self.data = {name: (split, row, number) for number, (name, split, row) in enumerate(named)}
+        self.starts = np.cumsum([0, *self.sizes.values()])
+        self._known: dict[str, tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, part: str) -> LabelTable:
+        if part not in self._known:
+            own = [name for name in _LISTS if name in self.columns]
+            table = labels_of_lists(self.read(part, *own), self.classes) if own else self._data_labels(part)
+            self._known[part] = table.starts, table.columns, table.values
+        return LabelTable(*self._known[part], self.classes)
+
+    def read(self, part: str, *columns: str) -> Any:
+        """Return columns of a part as a table, without the images that could not be read."""
+        with self.folder.open(part) as file:
+            table = pq.read_table(file, columns=[*columns, "error"])
+        return table.filter(pc.is_null(table["error"]))
+
+    def matrix(self, part: str, column: str) -> NDArray[np.float32]:
+        """Return a column of lists of a part, ``(N, …)``."""
+        flat: NDArray[np.float32] = self.read(part, column)[column].combine_chunks().flatten().to_numpy()
+        return flat.reshape(self.sizes[part], -1)
+
+    def places(self, part: str) -> list[tuple[str, int, int] | None]:
+        """Return where in the run's data each image of a part is: split, row, row over all splits; None for nowhere."""
+        return [self.data.get(name) for name in self.read(part, "image")["image"].to_pylist()]
+
+    def _data_labels(self, part: str) -> LabelTable:
+        places = self.places(part)
+        at = np.array([row for row, place in enumerate(places) if place is not None], dtype=np.int64)
+        chosen = self.labels.select([place[2] for place in places if place is not None])
+        return LabelTable.from_entries(at[chosen.rows], chosen.columns, chosen.values, self.classes, len(places))
+
+
+@dataclass(frozen=True, eq=False)
+class PartScorer:
+    """Logits of parts: of the heads of folds where there are any, else those of the run."""
+
+    parts: PartTables
+    heads: HeadScorer | None
+
+    @property
+    def width(self) -> int:
+        """How many numbers it reads per image."""
+        return len(self.parts.classes) if self.heads is None else self.heads.width
+
+    def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
+        """Return the ``(B, K)`` logits of some rows of a part."""
+        return self._logits(split)[rows].copy()
+
+    @lru_cache(maxsize=1)  # noqa: B019 - of one part, read by its blocks
+    def _logits(self, part: str) -> NDArray[np.float32]:
+        if self.heads is None:
+            return self.parts.matrix(part, "logit")
+        places = self.parts.places(part)
+        fold = [self.heads.fold[place[1]] if place and place[0] == "train" else -1 for place in places]
+        return self.heads.apply(self.parts.matrix(part, "feature"), np.array(fold, dtype=np.int64))
+
+
+def find_missing_in_parts(
+    run: Run | str | os.PathLike[str],
+    predictions: str,
+    *,
+    data: Dataset | None = None,
+    out: str | os.PathLike[str] | None = None,
+    folds: int = 5,
+    per_class: int = 2_000,
+    limit: int = 100_000,
+    seed: int = 0,
+    device: str = "auto",
+    workers: int | None = None,
+    quiet: bool = True,
+) -> Audit:
+    """Rank the unknown labels of the images that ``labelgap predict`` has scored in parts.
+
+    Args:
+        run: whose predictions they are.
+        predictions: their folder, or its URL.
+        data: labels by the names of images; the run's own data when None.
+        out: a folder; the run's where all candidates are images of its data.
+        quiet: show no progress.
+
+    The other arguments are those of ``find_missing``.
+    """
+    opened = run if isinstance(run, Run) else open_run(run)
+    parts = PartTables(PartFolder(predictions), opened, None)
+    by_heads = "feature" in parts.columns and opened.config.protocol == "linear"
+    loaded = data
+    if loaded is None and (by_heads or "present" not in parts.columns):
+        loaded = opened.load_data()
+    if loaded is not None:
+        parts = PartTables(parts.folder, opened, loaded)
+    reporter = Reporter(quiet)
+    scorer: Scorer = PartScorer(parts, None)
+    if by_heads and loaded is not None:
+        context = AuditContext(loaded, ("train",), folds, seed, device, workers, reporter, None, None)
+        (heads,) = train_run_heads([opened], context)
+        scorer = PartScorer(parts, heads)
+    with reporter.bar("ranking", 3 * int(parts.starts[-1])):
+        ranking = rank_candidates(parts, [scorer], CandidateLimits(per_class, limit), seed, advance=reporter.advance)
+    lists = {kind: getattr(ranking, kind) for kind in KINDS}
+    rows = np.unique(np.concatenate([each.rows for each in lists.values()]))
+    images, tables, order = _candidate_images(parts, rows)
+    inside = loaded is not None and all(place is not None for place in images["place"])
+    folder = opened.path if out is None else Path(out)
+    if not inside and (out is None or (folder / CONFIG_FILE).exists()):
+        raise InputError(
+            "these images are not the data of the run: name another folder for the candidates, --out FOLDER."
+        )
+    if (folder / REVIEW_FILE).exists() and read_review_file(folder).images is not None:
+        raise InputError(f"{folder} holds a review of random images. Choose another folder with --out.")
+    make_folder(folder)
+    lists = {kind: replace(each, rows=order[np.searchsorted(rows, each.rows)]) for kind, each in lists.items()}
+    about = {"data": dict(opened.config.data), "splits": list(tables), "folds": folds if by_heads else 0, "seed": seed}
+    places = (place for part in parts for place in parts.places(part)) if loaded is not None else ()
+    about["trained_images"] = (
+        None if loaded is None else sum(place is not None and place[0] == "train" for place in places)
+    )
+    metadata = describe_audit([opened], parts, CandidateLimits(per_class, limit), ranking, about)
+    with lock_folder(folder, "auditing", name=LOCK_FILE):
+        if not inside or folder != opened.path:
+            recipe = dict(opened.config.data)
+            if not inside:  # the data of the review: the labels of the candidates by the addresses of their images
+                path = folder.absolute() / IMAGES_FILE
+                tables["train"].to_parquet(path)
+                recipe = {"name": ADDRESSES, "path": os.fspath(path), "options": {}, "steps": []}
+            write_review_file(folder, describe_review(folder, recipe, opened.config.classes))
+            metadata["data"] = recipe
+        return write_candidates(folder / FILE, lists, tables, metadata)
+
+
+def _candidate_images(
+    parts: PartTables, rows: NDArray[np.int64]
+) -> tuple[dict[str, list[Any]], dict[str, LabelTable], NDArray[np.int64]]:
+    """Return the images of some rows, their labels by split, and where each row is in these tables together."""
+    images: dict[str, list[Any]] = {"image": [], "path": [], "place": []}
+    labels = list[LabelTable]()
+    for part, first, last in zip(parts, parts.starts, parts.starts[1:], strict=False):
+        own = rows[(rows >= first) & (rows < last)] - first
+        if len(own):
+            table = parts.read(part, "image", *(["path"] if "path" in parts.columns else [])).take(own)
+            images["image"] += table["image"].to_pylist()
+            images["path"] += table["path" if "path" in parts.columns else "image"].to_pylist()
+            labels.append(parts[part].select(own))
+    images["place"] = [parts.data.get(name) for name in images["image"]]
+    if None not in images["place"]:
+        split = np.array([place[0] for place in images["place"]])
+    else:  # of a source of its own, whose addresses are their names
+        images["image"], split = images["path"], np.full(len(rows), "train")
+    every = LabelTable.concatenate(labels, keep_names=False)
+    every = LabelTable(every.starts, every.columns, every.values, parts.classes, images["image"])
+    names = list(dict.fromkeys(split.tolist()))
+    order = np.concatenate([np.flatnonzero(split == name) for name in names])
+    place = np.empty(len(rows), dtype=np.int64)
+    place[order] = np.arange(len(rows))
+    return images, {name: every.select(split == name) for name in names}, place

@@ -1,0 +1,143 @@
+"""Files by their addresses, a path or a URL that fsspec opens (``https://``, ``s3://``, ``gs://``), and such images."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelgap.core.errors import InputError
+from labelgap.data.decoding import EncodedImage, UnreadableImageError, decode
+from labelgap.data.images import StoredImages
+from labelgap.data.in_memory import InMemoryImages
+
+ATTEMPTS: Final = 4
+PAUSE_SECONDS = 1.0
+"""Before the second attempt; it doubles."""
+_NOT_FOUND: Final = 404
+
+
+def is_url(address: str) -> bool:
+    """Return whether an address is a URL, and not a path."""
+    return "://" in address
+
+
+def file_system(address: str) -> tuple[Any, str]:
+    """Return the file system of fsspec that an address is in, and the path there."""
+    try:
+        import fsspec
+
+        system, path = fsspec.core.url_to_fs(address)  # made anew in a forked process
+    except ImportError as error:
+        raise InputError(
+            f"{address} needs the packages fsspec, aiohttp (http) and s3fs (s3): pip install 'labelgap[shards]' "
+            f"({error})."
+        ) from None
+    return system, str(path)
+
+
+def remote(address: str, method: str, *arguments: Any) -> Any:
+    """Return what a method of fsspec's file system returns for the file at an address.
+
+    What fails is tried again a few times; ``InputError`` where every attempt fails.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            system, path = file_system(address)
+            return getattr(system, method)(path, *arguments)
+        except InputError:
+            raise
+        except PermissionError as error:
+            raise InputError(f"{address} may not be read: {error}.") from None
+        except Exception as error:  # of the package of the protocol: aiohttp, botocore …
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # the disk of this machine
+            cause = error.__cause__ if isinstance(error, FileNotFoundError) else error
+            if cause is None or isinstance(cause, FileNotFoundError) or getattr(cause, "status", 0) == _NOT_FOUND:
+                raise InputError(f"{address} does not exist.") from None
+            reason = str(cause) or type(cause).__name__
+        time.sleep(PAUSE_SECONDS * 2**attempt if attempt + 1 < ATTEMPTS else 0)
+    raise InputError(
+        f"{address} cannot be read, {ATTEMPTS} attempts failed ({reason}). Nothing is lost: run the same command "
+        "again when the server answers; a training continues with --resume."
+    )
+
+
+@contextmanager
+def local_copy(address: str) -> Iterator[Path]:
+    """Yield the path of a file; one at a URL is copied to this disk while the block runs."""
+    if not is_url(address):
+        yield Path(address)
+        return
+    with tempfile.TemporaryDirectory(prefix="labelgap-") as folder:
+        path = Path(folder) / (address.rstrip("/").rpartition("/")[2] or "file")
+        remote(address, "get_file", os.fspath(path))
+        yield path
+
+
+class EncodedImages(StoredImages):
+    """Images as the column of a table holds them: the bytes of a file, an address, or an array; None for none.
+
+    Args:
+        items: one for each image.
+        names: of the images in messages; addresses, or row numbers, when left out.
+        quiet: whether each read silences Pillow's warnings; threads have to do it once for all of them.
+    """
+
+    root = ""
+    row_fields = ("items",)
+
+    def __init__(self, items: Sequence[Any], names: Sequence[str] | None = None, *, quiet: bool = True) -> None:
+        self.items, self.quiet = tuple(items), quiet
+        if names is None:
+            names = [str(item) if self._is_address(row) else f"image {row}" for row, item in enumerate(self.items)]
+        self.set_names(names, len(self.items), "images")
+
+    def read(self, row: int, min_size: int | None = None) -> NDArray[np.uint8]:
+        """Return image ``row`` as ``(height, width, 1 or 3)``; for ``min_size`` see ``StoredImages.read``."""
+        if isinstance(self.items[row], np.ndarray | Image.Image):
+            return InMemoryImages([self.items[row]])[0]
+        return decode(self.encoded(row), min_size, quiet=self.quiet)
+
+    def encoded(self, row: int) -> Path | EncodedImage:
+        """Return the path of image ``row``, or its bytes."""
+        item = self.items[row]
+        if self._is_address(row):
+            address = os.fspath(item)
+            return EncodedImage(remote(address, "cat_file"), address) if is_url(address) else Path(address)
+        if not isinstance(item, bytes | bytearray | memoryview):
+            what = "nothing" if item is None else f"a {type(item).__name__}"
+            raise UnreadableImageError(f"{self.names[row]} is {what}: an image is bytes, an address or an array.")
+        return EncodedImage(bytes(item), self.names[row])
+
+    def _is_address(self, row: int) -> bool:
+        return isinstance(self.items[row], str | os.PathLike)
+
+    def encoded_size(self, row: int) -> int:
+        """Return the number of bytes of image ``row``."""
+        found = self.encoded(row)
+        return found.stat().st_size if isinstance(found, Path) else found.getbuffer().nbytes
+
+    def digest(self, row: int) -> bytes:
+        """Return the digest of the bytes of image ``row``."""
+        found = self.encoded(row)
+        content = found.read_bytes() if isinstance(found, Path) else found.getvalue()
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+    def state(self, row: int) -> bytes:
+        """Return the address of image ``row``: what is at a URL counts as unchanged."""
+        return str(self.items[row]).encode("utf-8", "surrogateescape") if self._is_address(row) else self.digest(row)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the states of all images."""
+        return hashlib.blake2b(b"\0".join(map(self.state, range(len(self)))), digest_size=16).hexdigest()
