@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from tests.cli.conftest import call
-from tests.data.readers.shards.test_remote_shards import serve
+from tests.data.readers.shards.test_load_shards import serve_shards
 from tests.killing import run_forked
 from tests.training.untrained_run import CALIBRATION, make_run
 
@@ -87,7 +87,7 @@ def test_every_kind_of_source_gives_what_predict_gives(run: Run, photos: FileIma
         assert result.shards == (5 if kind == "files" else 3)
         manifest = json.loads((tmp_path / "out" / kind / "_manifest.json").read_text())
         assert manifest["rows"] == COUNT and len(manifest["parts"]) == result.shards
-    with serve(photos.root) as server:
+    with serve_shards(photos.root) as server:
         check(predict_parts(predictor, server.url, tmp_path / "out" / "http"), run, photos)
 
 
@@ -97,7 +97,7 @@ def test_tar_files_keep_their_labels(run: Run, photos: FileImages, tmp_path: Pat
     )
     data = lg.load(photos.root.parent / "tags.csv", images=photos.root, duplicates="off")
     write_shards(data, tmp_path / "tars", ShardOptions(bytes_per_shard=30_000))
-    with serve(tmp_path / "tars") as server:
+    with serve_shards(tmp_path / "tars") as server:
         result = predict_parts(lg.Predictor(run, device="cpu"), server.url, tmp_path / "out")
     assert result.complete and result.shards > 2 and result.total("rows") == COUNT - 1
     table = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "out").glob("part-*")))

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from tests.data.readers.shards.test_remote_shards import serve
+from tests.data.readers.shards.test_load_shards import serve_shards
 from tests.training.untrained_run import CLASSES, make_run
 
 import labelgap as lg
@@ -43,7 +43,7 @@ def test_bytes_addresses_and_arrays_give_what_predict_writes(run: Run, photos: F
     table = pq.read_table(tmp_path / "a.parquet")
     paths = [photos.path(row) for row in range(len(photos))]
     predictor = lg.Predictor(run.path, device="cpu", batch_size=4)
-    with serve(photos.root) as server:
+    with serve_shards(photos.root) as server:
         batches = {
             "bytes": [path.read_bytes() for path in paths],
             "path": [f"{server.url}/{path.name}" if row % 2 else str(path) for row, path in enumerate(paths)],

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.browsers import needs_browser
+from tests.browsers import needs_browser, new_page
 from tests.review.browser import (
     all_data,
     go,
@@ -23,8 +23,9 @@ from tests.review.http_client import TOKENS, ReviewClient, run_server, running
 from tests.review.samples import COPY, is_bright, suggest_wrong
 from tests.waiting import wait_until
 
+import labelgap as lg
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.review import Review, decisions, open_review_folder
+from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
 from labelgap.review.database import FILE
 from labelgap.review.queues import class_feed
@@ -85,6 +86,9 @@ def test_two_people_at_once_are_told_of_conflicts(chromium: Any, review: Review,
         assert anna.locator(".entry").nth(5).get_attribute("data-who") == "ben"
         wait_for(anna, "document.getElementById('others').textContent === 'also here: ben'")
 
+        ben.route("**/api/changes*", lambda route: None)  # no poll brings him her answer
+        with ben.expect_request("**/api/changes*"):
+            pass
         anna.keyboard.press("y")
         wait_until_sent(anna)
         ben.keyboard.press("Home")
@@ -132,6 +136,32 @@ def test_clicks_the_rest_and_the_large_picture(
     wait_until_sent(page)
     assert len(decisions(folder)) == 3 and states(page, 5) == ["1", "1", "", "", "-1"]
     assert page.errors == []
+
+
+def test_a_long_page_loads_only_what_is_visible_and_answers_before_the_server(chromium: Any, tmp_path: Path) -> None:
+    data = lg.load("digits", train=1000, val=0, test=0)
+    review = Review(create_random_review(data, "train", 1000, 0, tmp_path / "review"))
+    with run_server(review) as client:
+        page = new_page(chromium)
+        loaded: list[str] = []
+        page.on("request", lambda request: loaded.append(request.url) if "/thumbnail/" in request.url else None)
+        go(page, f"{client.address}class/3?size=2000")
+        wait_for(page, "document.querySelector('.entry img').naturalWidth > 0")
+        count = page.locator(".entry").count()
+        wait_until(lambda: page.locator(".entry").count() == count and len(loaded) > 10)
+        assert count > 800 and len(loaded) < 400
+        page.evaluate(
+            """() => { for (let at = 0; at < 100; at++)
+              document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "n", bubbles: true })); }"""
+        )
+        assert states(page, 101) == ["0"] * 100 + [""]
+        page.keyboard.press("r")
+        assert "" not in states(page, count)
+        wait_until_sent(page)
+        page.keyboard.press("End")
+        wait_for(page, "document.activeElement.querySelector('img').naturalWidth > 0")
+    assert len(decisions(review.path)) == count
+    review.close()
 
 
 def test_one_key_too_many_changes_no_answer(chromium: Any, review: Review, client: ReviewClient, folder: Path) -> None:
