@@ -51,7 +51,7 @@ _TEXT: Final = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}
 class BlanksLeftOut(
     Finding,
     topic="source",
-    text="blanks at the end of cells are left out: {lines:,} lines, the first is line {first:,}",
+    text="blanks at the end of cells are left out, first in line {first:,} (lines: {lines:,})",
 ):
     """How many lines have cells with blanks at their end, which are read without them."""
 
