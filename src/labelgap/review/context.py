@@ -22,6 +22,7 @@ from labelgap.review.thumbnails import HeatMaps, ReviewThumbnails
 from labelgap.review.views import counters_context, panel_context, render
 
 _PANEL_SECONDS: Final = 1.0
+_MAX_WALKS: Final = 200
 _BROWSER_ID: Final = re.compile(r"[0-9a-f]{32}")
 _COOKIE_SECONDS: Final = 365 * 86400
 
@@ -38,12 +39,18 @@ class AppContext:
     started: float | None = None  # when the first page was opened
     reported: str = ""  # the last error that was printed to the terminal
     leases: Leases = field(default_factory=Leases)  # which candidates the open pages show
+    walks: dict[tuple[str, int | None], dict[int, NDArray[np.int64]]] = field(default_factory=dict)
+    """What the pages of a class, one after the other, showed in a browser; by how many were left out before each."""
     thumbnails: ReviewThumbnails = field(init=False)
     heat_maps: HeatMaps = field(init=False)
 
     def __post_init__(self) -> None:
         self.thumbnails = ReviewThumbnails(self.review)
         self.heat_maps = HeatMaps(self.thumbnails)
+
+    def remember_walk(self, key: tuple[str, int | None], pages: dict[int, NDArray[np.int64]]) -> None:
+        """Remember what pages showed; the oldest ones are forgotten."""
+        self.walks = {**dict([*self.walks.items()][-_MAX_WALKS:]), key: pages}
 
     def known_class(self, number: int | None) -> int | None:
         """Return the number of a class, None where there is no such class."""
@@ -144,11 +151,21 @@ class Visitor:
         return self.select_from(class_number, mix(feed, second, self.review.candidates.columns.ids), skip, size)
 
     def select_from(self, class_number: int | None, feed: Feed, skip: int, size: int) -> FeedPage:
-        """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes."""
+        """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes.
+
+        It leaves out what the pages before it showed. Their number alone does not tell which these are: with every
+        answer the random candidates move up, and a new ranking changes the order.
+        """
         free = feed[~np.isin(feed.numbers, self.held())]
-        page = paginate(free, skip, size)
-        shown = self._lease(class_number, free[page.skip :], size)
-        return FeedPage(shown, page.skip, page.total, len(feed) - len(free))
+        walk = self.context.walks.get((self.browser, class_number), {})
+        before = {at: numbers for at, numbers in walk.items() if at < skip}
+        seen = np.concatenate([*before.values()]) if before else paginate(free, 0, skip).feed.numbers
+        rest = free[~np.isin(free.numbers, seen)]
+        if not len(rest):
+            before, rest = {}, free
+        shown, skipped = self._lease(class_number, rest, size), len(free) - len(rest)
+        self.context.remember_walk((self.browser, class_number), {**before, skipped: shown.numbers})
+        return FeedPage(shown, skipped, len(free), len(feed) - len(free))
 
     def _lease(self, class_number: int | None, feed: Feed, size: int) -> Feed:
         """Lease the first open candidates of a feed: since it was made, others may have answered and left some."""

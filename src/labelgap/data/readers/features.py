@@ -64,8 +64,8 @@ def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLik
     """
     refuse_url(path, "features")
     path = Path(path)
-    if path.is_dir():
-        return _load_parts(path)
+    if parts := sorted(path.glob(_PARTS)):
+        return _load_parts(path, parts)
     arrays = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_npz(path)
     if "train_features" not in arrays:
         raise InputError(f"{path} has no train_features; it has {_join(arrays) or 'nothing'}.")
@@ -95,9 +95,8 @@ def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLik
     return feature_dataset(path.name, parts, findings)
 
 
-def _load_parts(folder: Path) -> Dataset:
+def _load_parts(folder: Path, files: Sequence[Path]) -> Dataset:
     """Read the parts of a folder, one at a time."""
-    files = sorted(folder.glob(_PARTS))
     columns = [name for name in (_VECTOR, "image", *_LABELS) if name in pq.read_schema(files[0]).names]
     tables = [pq.read_table(file, columns=[name for name in (*columns, "error") if name != _VECTOR]) for file in files]
     kept = pa.concat_tables(tables)
