@@ -87,6 +87,10 @@ def test_empty_sources_names_that_are_no_text_and_damaged_members(run: Run, tmp_
     assert [row["error"] is None for row in rows] == [True, False, True]
     stored = StoredParts(PartFolder(str(tmp_path / "out")))
     assert dict(stored.sizes) == {"part-000001.parquet": 2}
+    pq.write_table(pa.table({"bytes": [png()]}), tmp_path / "a" / "2.parquet")
+    predicted_parts = predict_parts(lg.Predictor(run, device="cpu"), str(tmp_path / "a"), tmp_path / "mixed")
+    with pytest.raises(InputError, match="two kinds"):
+        StoredParts(PartFolder(predicted_parts.address)).read("part-000002.parquet", "present")
     (tmp_path / "b").mkdir()
     name = os.fsdecode(b"\xff.png")
     (tmp_path / "b" / name).write_bytes(b"bad")

@@ -154,9 +154,9 @@ class StoredParts:
         if not self.sizes:
             raise InputError(f"{folder.address} has no image that can be read.")
         self._verified = set[str]()
+        self.schema: Any = None  # of all parts
         with self._open(next(iter(self.sizes))) as file:
-            self.schema = file.schema_arrow
-        self.columns = self.schema.names
+            self.columns = file.schema_arrow.names
 
     @contextmanager
     def _open(self, part: str) -> Iterator[pq.ParquetFile]:
@@ -168,6 +168,9 @@ class StoredParts:
                         raise RunError(f"{address} is damaged: remove it, and run the command that wrote it again.")
                 self._verified.add(part)
             with self.folder.open(part) as file, pq.ParquetFile(file) as parquet:
+                self.schema = self.schema or parquet.schema_arrow
+                if not parquet.schema_arrow.equals(self.schema):
+                    raise InputError(f"{address} has other columns than the first part: its source is of two kinds.")
                 yield parquet
         except LabelGapError:
             raise
