@@ -42,23 +42,22 @@ def check_url(address: str) -> None:
         raise UnreadableImageError(f"{address} is refused: an address is a path, or a URL of {', '.join(SCHEMES)}.")
 
 
-def resolve_address(folder: str, address: str) -> str:
-    """Return what an address in a file means: below the folder of the file, or a URL of ``SCHEMES``.
+def resolve_address(folder: str, address: str) -> str | InputError:
+    """Return what an address in a file means: a URL, or a path below the folder of the file.
 
-    Anything else is an ``UnreadableImageError``, but for absolute paths in a file of this machine.
+    What leads out of the folder is an error, which takes the place of the image; but for absolute paths in a file of
+    this machine.
 
     Example:
         >>> resolve_address("s3://bucket/tables", "photos/a.jpg")
         's3://bucket/tables/photos/a.jpg'
     """
-    if not is_url(address) and not (Path(address).is_absolute() and not is_url(folder)):
-        inside = posixpath.normpath(address)
-        if inside.startswith(("..", "/")):
-            raise UnreadableImageError(f"{address} is refused: it leads out of {folder}.")
-        address = f"{folder}/{inside}"
-    if is_url(address):
-        check_url(address)
-    return address
+    if is_url(address) or (Path(address).is_absolute() and not is_url(folder)):
+        return address
+    inside = posixpath.normpath(address)
+    if f"{inside}/".startswith(("../", "/")):
+        return UnreadableImageError(f"{address} is refused: it leads out of {folder}.")
+    return f"{folder}/{inside}"
 
 
 def file_system(address: str) -> tuple[Any, str]:

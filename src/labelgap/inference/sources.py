@@ -101,7 +101,7 @@ def _files(address: str) -> dict[str, str]:
     """Return address → state of a file, or of all files below a folder, sorted, without hidden ones."""
     if _suffix(address) in (".parquet", ".tar"):
         return {address: _state(remote(address, "info"))}
-    if _name(address) == INDEX_FILE or (is_url(address) and _is_file(f"{address}/{INDEX_FILE}")):
+    if _name(address) == INDEX_FILE or (is_url(address) and remote(f"{address}/{INDEX_FILE}", "isfile")):
         folder = address.removesuffix(f"/{INDEX_FILE}")
         try:
             index = ShardIndex.model_validate(parse_json(remote(f"{folder}/{INDEX_FILE}", "cat_file")))
@@ -119,13 +119,6 @@ def _files(address: str) -> dict[str, str]:
 
 def _state(info: Mapping[str, Any]) -> str:
     return f"{info.get('size')} {next((info[name] for name in _STATES if name in info), '')}"
-
-
-def _is_file(address: str) -> bool:
-    try:
-        return bool(remote(address, "isfile"))
-    except InputError:
-        return False
 
 
 def read_shard(shard: InputShard, size: int) -> Iterator[Batch]:
@@ -168,7 +161,7 @@ def _read_parquet(path: Path, address: str, size: int) -> Iterator[Batch]:
             batch: Batch = {each: pa.array(part[each].to_pylist(), LABELS[each]) for each in LABELS if each in kinds}
             batch["image"] = [each or f"{_name(address)}:{row + at}" for at, each in enumerate(names)]
             if _is_text(kinds[content]):
-                batch["path"] = [item and _resolved(folder, item) for item in items]
+                batch["path"] = [item and resolve_address(folder, item) for item in items]
             else:
                 batch["bytes"] = items
             row += len(items)
@@ -177,11 +170,3 @@ def _read_parquet(path: Path, address: str, size: int) -> Iterator[Batch]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _resolved(folder: str, address: str) -> str | InputError:
-    """Return what an address means; the error, which is that of its row, where it is refused."""
-    try:
-        return resolve_address(folder, address)
-    except InputError as error:
-        return error
