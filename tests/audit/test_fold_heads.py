@@ -120,7 +120,7 @@ def test_an_audit_reads_the_logits_of_the_folds_of_the_run(tmp_path: Path, monke
         trained.append(context.folds)
         return [StoredScorer({"train": stored[::-1]})] * len(runs)
 
-    monkeypatch.setattr(scorers, "_train_heads", train_heads)
+    monkeypatch.setattr(scorers, "train_run_heads", train_heads)
     found = lg.find_missing(run, **same).of_kind("missing").to_pylist()
     assert not trained and len(found) == int((kept["train_observed"] == lg.UNKNOWN).sum())
     ranks = [(int(row["image"].split("-")[1]), CLASSES.index(row["class"])) for row in found if row["class"] == "cat"]
