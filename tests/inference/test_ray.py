@@ -106,7 +106,6 @@ def test_a_killed_driver_and_a_killed_worker_lose_no_row_and_double_none(
     result = predict_parts(lg.Predictor(run), source, out, engine=engine)
     assert killed and result.computed == 12 - first
     check(result, run, FileImages(source, [f"{number:03d}.jpg" for number in range(COUNT)]))
-    assert not list(out.glob("*.partial"))
 
 
 def test_the_rows_of_a_dataset_are_scored(cluster: str, folder: Path) -> None:
