@@ -38,8 +38,18 @@ import torch
 from PIL import Image
 
 import labelgap as lg
+from labelgap.core.files import file_digest
+from labelgap.data.parts import (
+    DESCRIPTION,
+    MANIFEST,
+    PartFolder,
+    PartsDescription,
+    PartsManifest,
+    PartSummary,
+    part_name,
+)
 from labelgap.inference.engines.ray import RayEngine, Workers
-from labelgap.inference.parts import PartJob, Summary, compute_in_turn
+from labelgap.inference.parts import Outcome, PartJob, compute_in_turn
 from labelgap.inference.sources import list_shards
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -61,7 +71,7 @@ def write_images(folder: Path, count: int) -> None:
         pq.write_table(pa.Table.from_pylist(rows), folder / f"{start:08d}.parquet")
 
 
-def rate(summaries: Iterable[Summary]) -> tuple[float, float, float]:
+def rate(summaries: Iterable[Outcome]) -> tuple[float, float, float]:
     """Return images per second after the first shard, the seconds until it was done, and how much longer all took.
 
     The last is the time between the first shard and the last, divided by the seconds that a worker computed.
@@ -69,7 +79,8 @@ def rate(summaries: Iterable[Summary]) -> tuple[float, float, float]:
     began, rows, first, work = time.perf_counter(), 0, 0.0, 0.0
     for summary in summaries:
         if first:
-            rows, work = rows + summary["rows"], work + summary["seconds"]
+            assert isinstance(summary, PartSummary), summary
+            rows, work = rows + summary.rows, work + summary.seconds
         first = first or time.perf_counter()
     elapsed = time.perf_counter() - first
     return rows / elapsed, first - began, elapsed / work
@@ -93,6 +104,7 @@ def train_linear(count: int, width: int = 1280, classes: int = 20) -> None:
         os.environ["LABELGAP_CACHE"] = temporary
         folder, random = Path(temporary) / "parts", np.random.default_rng(0)
         folder.mkdir()
+        parts = list[PartSummary]()
         weight = random.normal(size=(width, classes)).astype(np.float32)
         for number, start in enumerate(range(0, count, 10_000)):
             size = min(10_000, count - start)
@@ -103,7 +115,14 @@ def train_linear(count: int, width: int = 1280, classes: int = 20) -> None:
             columns["split"] = ["val" if row % 100 == 0 else "train" for row in range(size)]
             table = pa.table({**columns, "error": pa.array([None] * size, pa.string())})
             lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
-            pq.write_table(table.append_column("feature", lists), folder / f"part-{number:06d}.parquet")
+            path = folder / part_name(number)
+            pq.write_table(table.append_column("feature", lists), path)
+            stored: dict[str, Any] = {"rows": size, "bytes": path.stat().st_size, "digest": file_digest(path).hex()}
+            unused: dict[str, Any] = {"unreadable": 0, "errors": (), "labels": (0, 0), "seconds": 0}
+            parts.append(PartSummary(shard=number, source="", predictor="", **stored, **unused))
+        about = PartsDescription(source="", predictor="", shards=len(parts), classes=(), features=True)
+        PartFolder(str(folder)).write(DESCRIPTION, about)
+        PartFolder(str(folder)).write(MANIFEST, PartsManifest(**dict(about), parts=tuple(parts)))
         before, started = anonymous_memory(), time.perf_counter()
         threading.Thread(target=watch, daemon=True).start()
         data = lg.load(folder)

@@ -17,7 +17,8 @@ from labelgap.audit.candidates import CandidateLimits, TopCandidates, rank_candi
 from labelgap.audit.parts import PartTables, find_missing_in_parts
 from labelgap.audit.scorers import StoredScorer
 from labelgap.core.errors import InputError, RunError
-from labelgap.inference.parts import PartFolder, predict_parts
+from labelgap.data.parts import PartFolder, StoredParts
+from labelgap.inference.parts import predict_parts
 from labelgap.review.folder import open_review_folder
 
 CLASSES = ("red", "green", "blue")
@@ -122,7 +123,7 @@ def test_images_that_are_no_data_of_the_run_are_reviewed_by_their_addresses(fold
         lg.load("digits", train=20, val=5, test=5), "an", out=tmp_path / "other", epochs=1, device="cpu", quiet=True
     )
     with pytest.raises(RunError, match="another run"):
-        PartTables(PartFolder(str(tmp_path / "p")), other, None)
+        PartTables(StoredParts(PartFolder(str(tmp_path / "p"))), other, None)
 
 
 def test_the_best_of_parts_together_are_the_best_of_all() -> None:

@@ -14,6 +14,7 @@ from PIL import Image
 from tests.cli.conftest import call
 
 import labelgap as lg
+from labelgap.core.errors import RunError
 from labelgap.data import FeatureVectors
 from labelgap.training.heads import solver
 from labelgap.training.heads.solver import FeatureBasis
@@ -67,7 +68,8 @@ def test_features_in_parts_train_and_compare_as_their_arrays_do(source: Path, tm
     again = lg.load(parts)
     assert np.array_equal(again.train.images.vectors, vectors.vectors)  # type: ignore[attr-defined]
     (parts / "part-000001.parquet").unlink()
-    assert len(lg.load(parts).train) == 24
+    with pytest.raises(RunError, match="part-000001"):
+        lg.load(parts)
 
 
 @pytest.mark.parametrize(

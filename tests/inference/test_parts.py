@@ -24,7 +24,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.data import FileImages
 from labelgap.data.writers.shards import ShardOptions, write_shards
 from labelgap.inference import sources
-from labelgap.inference.parts import PartJob, PartsResult, predict_parts
+from labelgap.inference.parts import Outcome, PartJob, PartsResult, predict_parts
 from labelgap.training import Run
 
 COUNT, BAD = 23, "007.jpg"
@@ -68,7 +68,7 @@ def write_parquets(photos: FileImages, folder: Path) -> dict[str, Path]:
     contents = [path.read_bytes() for path in paths]
     tables = {
         "bytes": {"image": list(photos.names), "bytes": contents},
-        "path": {"path": [os.path.relpath(path, folder / "path") for path in paths]},
+        "path": {"path": [os.fspath(path) for path in paths]},
         "struct": {"image": [{"bytes": each, "path": None} for each in contents], "id": list(photos.names)},
     }
     for kind, columns in tables.items():
@@ -86,7 +86,7 @@ def test_every_kind_of_source_gives_what_predict_gives(run: Run, photos: FileIma
         check(result, run, photos)
         assert result.shards == (5 if kind == "files" else 3)
         manifest = json.loads((tmp_path / "out" / kind / "_manifest.json").read_text())
-        assert manifest["rows"] == COUNT and len(manifest["parts"]) == result.shards
+        assert sum(part["rows"] for part in manifest["parts"]) == COUNT and len(manifest["parts"]) == result.shards
     with serve_shards(photos.root) as server:
         check(predict_parts(predictor, server.url, tmp_path / "out" / "http"), run, photos)
 
@@ -115,7 +115,7 @@ def test_a_killed_command_resumes_and_machines_share_the_shards(
     predictor, source, out = lg.Predictor(run, device="cpu"), str(photos.root), tmp_path / "out"
     compute, done = PartJob.compute, list[int]()
 
-    def killed(job: PartJob, shard: sources.InputShard) -> dict[str, object]:
+    def killed(job: PartJob, shard: sources.InputShard) -> Outcome:
         if shard.number == 2:
             signal.raise_signal(signal.SIGKILL)
         done.append(shard.number)
@@ -125,7 +125,7 @@ def test_a_killed_command_resumes_and_machines_share_the_shards(
     assert run_forked(lambda: predict_parts(predictor, source, out)) == -signal.SIGKILL
     assert [path.name for path in sorted(out.glob("part-*"))] == ["part-000000.parquet", "part-000001.parquet"]
 
-    def counted(job: PartJob, shard: sources.InputShard) -> dict[str, object]:
+    def counted(job: PartJob, shard: sources.InputShard) -> Outcome:
         done.append(shard.number)
         return compute(job, shard)
 
@@ -138,7 +138,7 @@ def test_a_killed_command_resumes_and_machines_share_the_shards(
     check(whole, run, photos)
     assert predict_parts(predictor, source, out).computed == 0
     single = predict_parts(predictor, source, tmp_path / "single")
-    assert [each["digest"] for each in single.summaries] == [each["digest"] for each in whole.summaries]
+    assert [each.digest for each in single.summaries] == [each.digest for each in whole.summaries]
     other = lg.Predictor(make_run(tmp_path / "other", head="boostlu"), device="cpu")
     with pytest.raises(RunError, match="another run"):
         predict_parts(other, source, out)

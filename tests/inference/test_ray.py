@@ -22,7 +22,7 @@ import labelgap as lg
 from labelgap.data import FileImages
 from labelgap.inference import sources
 from labelgap.inference.engines.ray import RayEngine, Workers, connected
-from labelgap.inference.parts import predict_parts
+from labelgap.inference.parts import Outcome, predict_parts
 from labelgap.training import Run
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'labelgap[ray]'")
@@ -96,17 +96,16 @@ def test_a_killed_driver_and_a_killed_worker_lose_no_row_and_double_none(
     assert 0 < first < 12
     killed = list[int]()
 
-    def engine(job: Any, shards: Any) -> Iterator[dict[str, Any]]:
-        for summary in RayEngine(Workers(1, 2), cluster)(job, shards):
+    def engine(job: Any, shards: Any) -> Iterator[Outcome]:
+        for outcome in RayEngine(Workers(1, 2), cluster)(job, shards):
             if not killed and (alive := workers()):
                 killed.append(alive[0])
                 os.kill(alive[0], signal.SIGKILL)
-            yield summary
+            yield outcome
 
     result = predict_parts(lg.Predictor(run), source, out, engine=engine)
     assert killed and result.computed == 12 - first
     check(result, run, FileImages(source, [f"{number:03d}.jpg" for number in range(COUNT)]))
-    assert not list(out.glob("*.partial"))
 
 
 def test_the_rows_of_a_dataset_are_scored(cluster: str, folder: Path) -> None:

@@ -13,15 +13,13 @@ parts, or of the run's data by the names of the images.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from labelgap.audit.candidates import (
@@ -42,11 +40,11 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
+from labelgap.data.parts import PartFolder, StoredParts
 from labelgap.data.readers.addresses import ADDRESSES
-from labelgap.data.readers.features import labels_of_lists
-from labelgap.inference.parts import MANIFEST, PartFolder, part_name
 from labelgap.inference.predictor import Predictor
 from labelgap.labels import LabelTable
+from labelgap.labels.io.formats import labels_of_lists, list_entries
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.progress import Reporter
@@ -59,59 +57,44 @@ class PartTables(Mapping[str, LabelTable]):
     """The labels of every part, by its name: those of its images that can be read.
 
     Args:
-        folder: the parts.
+        parts: finished predictions.
         run: whose predictions they are; another run is an error.
         data: the labels of images by their names, where the parts have none.
     """
 
-    def __init__(self, folder: PartFolder, run: Run, data: Dataset | None) -> None:
-        if MANIFEST not in folder.sizes():
-            raise InputError(f"{folder.address} has no {MANIFEST}: run labelgap predict to its end, which writes it.")
-        (manifest,) = folder.read([MANIFEST])
-        if manifest["predictor"] != Predictor(run).digest:
-            raise RunError(f"{folder.address} holds predictions of another run than {run.path}, or of an earlier one.")
-        self.folder, self.classes = folder, run.config.classes
-        read = {part_name(each["shard"]): each["rows"] - each["unreadable"] for each in manifest["parts"]}
-        self.sizes = {name: count for name, count in read.items() if count}
-        if not self.sizes:
-            raise InputError(f"{folder.address} has no image that can be read.")
-        with folder.open(next(iter(self.sizes))) as file:
-            self.columns = pq.read_schema(file).names
+    def __init__(self, parts: StoredParts, run: Run, data: Dataset | None) -> None:
+        if parts.manifest.predictor != Predictor(run).digest:
+            address = parts.folder.address
+            raise RunError(f"{address} holds predictions of another run than {run.path}, or of an earlier one.")
+        self.parts, self.classes = parts, run.config.classes
         self.data: dict[str, tuple[str, int, int]] = {}  # name → split, row, row over all splits
         if data is not None:
             self.labels = LabelTable.concatenate([split.labels for split in data.splits], keep_names=False)
             named = ((name, split.name, row) for split in data.splits for row, name in enumerate(split.labels.images))
             self.data = {name: (split, row, number) for number, (name, split, row) in enumerate(named)}
-        self.starts = np.cumsum([0, *self.sizes.values()])
+        self.starts = np.cumsum([0, *parts.sizes.values()])
         self._known: dict[str, tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]] = {}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.sizes)
+        return iter(self.parts.sizes)
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.parts.sizes)
 
     def __getitem__(self, part: str) -> LabelTable:
         if part not in self._known:
-            own = [name for name in _LISTS if name in self.columns]
-            table = labels_of_lists(self.read(part, *own), self.classes) if own else self._data_labels(part)
+            own = [name for name in _LISTS if name in self.parts.columns]
+            table = self._listed_labels(part, own) if own else self._data_labels(part)
             self._known[part] = table.starts, table.columns, table.values
         return LabelTable(*self._known[part], self.classes)
 
-    def read(self, part: str, *columns: str) -> Any:
-        """Return columns of a part as a table, without the images that could not be read."""
-        with self.folder.open(part) as file:
-            table = pq.read_table(file, columns=[*columns, "error"])
-        return table.filter(pc.is_null(table["error"]))
-
-    def matrix(self, part: str, column: str) -> NDArray[np.float32]:
-        """Return a column of lists of a part, ``(N, …)``."""
-        flat: NDArray[np.float32] = self.read(part, column)[column].combine_chunks().flatten().to_numpy()
-        return flat.reshape(self.sizes[part], -1)
+    def _listed_labels(self, part: str, columns: Sequence[str]) -> LabelTable:
+        table = self.parts.read(part, *columns)
+        return labels_of_lists(table, list_entries(table), self.classes, len(table))
 
     def places(self, part: str) -> list[tuple[str, int, int] | None]:
         """Return where in the run's data each image of a part is: split, row, row over all splits; None for nowhere."""
-        return [self.data.get(name) for name in self.read(part, "image")["image"].to_pylist()]
+        return [self.data.get(name) for name in self.parts.read(part, "image")["image"].to_pylist()]
 
     def _data_labels(self, part: str) -> LabelTable:
         places = self.places(part)
@@ -139,10 +122,10 @@ class PartScorer:
     @lru_cache(maxsize=1)  # noqa: B019 - of one part, read by its blocks
     def _logits(self, part: str) -> NDArray[np.float32]:
         if self.heads is None:
-            return self.parts.matrix(part, "logit")
+            return self.parts.parts.matrix(part, "logit")
         places = self.parts.places(part)
         fold = [self.heads.fold[place[1]] if place and place[0] == "train" else -1 for place in places]
-        return self.heads.apply(self.parts.matrix(part, "feature"), np.array(fold, dtype=np.int64))
+        return self.heads.apply(self.parts.parts.matrix(part, "feature"), np.array(fold, dtype=np.int64))
 
 
 def find_missing_in_parts(
@@ -171,14 +154,12 @@ def find_missing_in_parts(
     The other arguments are those of ``find_missing``.
     """
     opened = run if isinstance(run, Run) else open_run(run)
-    parts = PartTables(PartFolder(predictions), opened, None)
-    by_heads = "feature" in parts.columns and opened.config.protocol == "linear"
+    stored = StoredParts(PartFolder(predictions))
+    by_heads = "feature" in stored.columns and opened.config.protocol == "linear"
     loaded = data
-    if loaded is None and (by_heads or "present" not in parts.columns):
+    if loaded is None and (by_heads or "present" not in stored.columns):
         loaded = opened.load_data()
-    if loaded is not None:
-        parts = PartTables(parts.folder, opened, loaded)
-    reporter = Reporter(quiet)
+    parts, reporter = PartTables(stored, opened, loaded), Reporter(quiet)
     scorer: Scorer = PartScorer(parts, None)
     if by_heads and loaded is not None:
         context = AuditContext(loaded, ("train",), folds, seed, device, workers, reporter, None, None)
@@ -226,9 +207,10 @@ def _candidate_images(
     for part, first, last in zip(parts, parts.starts, parts.starts[1:], strict=False):
         own = rows[(rows >= first) & (rows < last)] - first
         if len(own):
-            table = parts.read(part, "image", *(["path"] if "path" in parts.columns else [])).take(own)
+            address = "path" if "path" in parts.parts.columns else "image"
+            table = parts.parts.read(part, *{"image", address}).take(own)
             images["image"] += table["image"].to_pylist()
-            images["path"] += table["path" if "path" in parts.columns else "image"].to_pylist()
+            images["path"] += table[address].to_pylist()
             labels.append(parts[part].select(own))
     images["place"] = [parts.data.get(name) for name in images["image"]]
     if None not in images["place"]:

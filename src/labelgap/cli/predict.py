@@ -91,9 +91,10 @@ def _predict_parts(
     result = predict_parts(
         predictor, sources[0], writing.out, engine=engine, part=part, restart=writing.restart, quiet=False
     )
-    present, absent = (sum(each["labels"][state] for each in result.summaries) for state in (0, 1))
+    present, absent = (sum(each.labels[state] for each in result.summaries) for state in (0, 1))
     print_fields(("labels", f"{present:,} present, {absent:,} absent"))
-    print_parts(result, f"labelgap audit {shlex.quote(str(run))} --predictions {shlex.quote(writing.out)}")
+    audit = f"labelgap audit {shlex.quote(str(run))} --predictions {shlex.quote(writing.out)} --out candidates"
+    print_parts(result, audit)
 
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:

@@ -84,9 +84,9 @@ def print_skipped(data: lg.Dataset) -> None:
 
 def print_parts(result: PartsResult, following: str) -> None:
     """Print what is done of a prediction in parts, and what could not be read."""
-    done = f"{len(result.summaries):,} of {pluralize(result.shards, 'shard')} are done, {result.computed:,} of them now"
+    done = f"{len(result.summaries):,} of {result.shards:,} done, {result.computed:,} of them now"
     if count := result.total("unreadable"):
-        first = [error for each in result.summaries for error in each["errors"]][:5]
+        first = [error for each in result.summaries for error in each.errors][:5]
         about = f"{pluralize(count, 'image')} could not be read, the column error says why, e.g."
         print_fields(("labelgap:", about), *(("", line) for line in first), width=2, stderr=True)
     print_fields(("shards", done), ("wrote", f"{result.address}: {pluralize(result.total('rows'), 'image')}"))

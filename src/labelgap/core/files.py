@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
 
@@ -185,7 +185,12 @@ def remove_file(path: Path) -> None:
 def file_digest(path: Path) -> bytes:
     """Return a digest of a file's bytes, of 16 bytes; ``OSError`` where it cannot be read."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        return stream_digest(file)
+
+
+def stream_digest(file: IO[bytes]) -> bytes:
+    """Return the digest of what is left to read in an open file."""
+    return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()  # type: ignore[arg-type]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

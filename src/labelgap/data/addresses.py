@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import posixpath
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from labelgap.data.decoding import EncodedImage, UnreadableImageError, decode
 from labelgap.data.images import StoredImages
 from labelgap.data.in_memory import InMemoryImages
 
+SCHEMES: Final = ("http", "https", "s3", "gs", "abfs", "abfss", "az")
+"""URLs that a table of somebody else may name. fsspec knows others: some read this machine, or lead to another URL."""
 ATTEMPTS: Final = 4
 PAUSE_SECONDS = 1.0
 """Before the second attempt; it doubles."""
@@ -30,6 +33,31 @@ _NOT_FOUND: Final = 404
 def is_url(address: str) -> bool:
     """Return whether an address is a URL, and not a path."""
     return "://" in address
+
+
+def check_url(address: str) -> None:
+    """Raise an ``UnreadableImageError`` for a URL that is not of ``SCHEMES``."""
+    scheme = address.partition("://")[0]
+    if "::" in address or scheme not in SCHEMES:
+        raise UnreadableImageError(f"{address} is refused: an address is a path, or a URL of {', '.join(SCHEMES)}.")
+
+
+def resolve_address(folder: str, address: str) -> str | InputError:
+    """Return what an address in a file means: a URL, or a path below the folder of the file.
+
+    What leads out of the folder is an error, which takes the place of the image; but for absolute paths in a file of
+    this machine.
+
+    Example:
+        >>> resolve_address("s3://bucket/tables", "photos/a.jpg")
+        's3://bucket/tables/photos/a.jpg'
+    """
+    if is_url(address) or (Path(address).is_absolute() and not is_url(folder)):
+        return address
+    inside = posixpath.normpath(address)
+    if f"{inside}/".startswith(("../", "/")):
+        return UnreadableImageError(f"{address} is refused: it leads out of {folder}.")
+    return f"{folder}/{inside}"
 
 
 def file_system(address: str) -> tuple[Any, str]:
@@ -46,7 +74,7 @@ def file_system(address: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def remote(address: str, method: str, *arguments: Any) -> Any:
+def remote(address: str, method: str, *arguments: Any, **options: Any) -> Any:
     """Return what a method of fsspec's file system returns for the file at an address.
 
     What fails is tried again a few times; ``InputError`` where every attempt fails.
@@ -54,7 +82,7 @@ def remote(address: str, method: str, *arguments: Any) -> Any:
     for attempt in range(ATTEMPTS):
         try:
             system, path = file_system(address)
-            return getattr(system, method)(path, *arguments)
+            return getattr(system, method)(path, *arguments, **options)
         except InputError:
             raise
         except PermissionError as error:
@@ -88,6 +116,8 @@ def local_copy(address: str) -> Iterator[Path]:
 class EncodedImages(StoredImages):
     """Images as the column of a table holds them: the bytes of a file, an address, or an array; None for none.
 
+    An error in the place of an image is raised when it is read.
+
     Args:
         items: one for each image.
         names: of the images in messages; addresses, or row numbers, when left out.
@@ -112,9 +142,13 @@ class EncodedImages(StoredImages):
     def encoded(self, row: int) -> Path | EncodedImage:
         """Return the path of image ``row``, or its bytes."""
         item = self.items[row]
+        if isinstance(item, InputError):
+            raise item
         if self._is_address(row):
-            address = os.fspath(item)
-            return EncodedImage(remote(address, "cat_file"), address) if is_url(address) else Path(address)
+            if not is_url(address := os.fspath(item)):
+                return Path(address)
+            check_url(address)
+            return EncodedImage(remote(address, "cat_file"), address)
         if not isinstance(item, bytes | bytearray | memoryview):
             what = "nothing" if item is None else f"a {type(item).__name__}"
             raise UnreadableImageError(f"{self.names[row]} is {what}: an image is bytes, an address or an array.")

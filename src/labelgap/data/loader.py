@@ -11,8 +11,9 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from labelgap.data.transforms import Resize, Transform, flip_mask
 from labelgap.labels.sparse import as_row_indices
 
 Batch = tuple[Tensor, Tensor]
+T = TypeVar("T")
 
 
 class ImageLoader:
@@ -92,21 +94,8 @@ class ImageLoader:
                 yield batch
 
     def _batches(self) -> Iterator[Batch | LabelGapError]:
-        if self.workers == 0 and not self.pin_memory:
-            return map(self._read, range(len(self)))
-        batches: DataLoader[int] = DataLoader(
-            range(len(self)),  # type: ignore[arg-type]
-            batch_size=None,
-            collate_fn=self._read,  # type: ignore[arg-type]  # in the worker, which sends one pair of tensors
-            num_workers=self.workers,
-            pin_memory=self.pin_memory,
-            multiprocessing_context=self.start_method if self.workers else None,
-            worker_init_fn=_start_worker,
-            generator=torch.Generator(),  # its own, so that torch's global state does not change
-        )
-        with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
-            warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-            return iter(batches)
+        how: dict[str, Any] = {"pin_memory": self.pin_memory, "start_method": self.start_method}
+        return read_batches(self._read, len(self), self.workers, **how)
 
     def _read(self, number: int) -> Batch | LabelGapError:
         """Return batch ``number``, or the error as a value: raised in a worker it would become a traceback."""
@@ -142,6 +131,27 @@ class ImageLoader:
                 result = to_channels(result.transpose(1, 2, 0), self.channels).transpose(2, 0, 1)
             pixels[place] = result
         return pixels
+
+
+def read_batches(
+    read: Callable[[int], T], count: int, workers: int, *, pin_memory: bool = False, start_method: str | None = None
+) -> Iterator[T]:
+    """Yield what a function returns for each number below ``count``, in order; worker processes call it."""
+    if workers == 0 and not pin_memory:
+        return map(read, range(count))
+    batches: DataLoader[int] = DataLoader(
+        range(count),  # type: ignore[arg-type]
+        batch_size=None,
+        collate_fn=read,  # type: ignore[arg-type]  # in the worker, which sends its tensors
+        num_workers=workers,
+        pin_memory=pin_memory,
+        multiprocessing_context=start_method if workers else None,
+        worker_init_fn=_start_worker,
+        generator=torch.Generator(),  # its own, so that torch's global state does not change
+    )
+    with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+        return cast(Iterator[T], iter(batches))
 
 
 def _start_worker(_: int) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,15 +22,14 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.data.addresses import EncodedImages
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.data.loader import ImageLoader
+from labelgap.data.loader import ImageLoader, read_batches
 from labelgap.data.transforms import Transform
-from labelgap.inference.columns import labels_from_scores
+from labelgap.inference.columns import PredictionColumns, labels_from_scores
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds
 from labelgap.models import Backbone, Classifier
@@ -40,14 +40,13 @@ from labelgap.training.loop.inputs import ImageInputs, bounded_batch, start_ahea
 from labelgap.training.network import feature_inputs
 from labelgap.training.run import Run, open_run
 
+Rows = range | NDArray[np.int64]
 INPUTS: Final = ("bytes", "path", "image", "feature")
 """The columns that a ``Predictor`` reads: files as bytes, addresses, arrays; features of a run on features."""
 DOWNLOADS: Final = 16
 """Images that are read at once where they are addresses."""
 _CODES: Final = np.array([ABSENT, PRESENT, UNKNOWN], dtype=np.int8)
 """The code of each of ``LABELS``: what is unsure is unknown."""
-
-Rows = range | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -86,26 +85,13 @@ class ImageReader:
             pass
         return ReadBatch(rows, values, dict(sorted(errors.items())))
 
+    def read_part(self, images: ImageSource, parts: Sequence[Rows], number: int) -> ReadBatch:
+        """Return some of many rows."""
+        return self.read(images, np.array(parts[number], dtype=np.int64))
+
     def _decode(self, images: ImageSource, rows: NDArray[np.int64]) -> Tensor:
         settings: dict[str, Any] = {"transform": self.transform, "channels": self.channels}
         return next(iter(ImageLoader(images, rows, batch_size=max(len(rows), 1), **settings)))[1]
-
-
-@dataclass(frozen=True)
-class _Batches(Dataset[ReadBatch]):
-    """Whole batches by number, for worker processes."""
-
-    images: ImageSource
-    rows: Rows
-    reader: ImageReader
-    batch_size: int
-
-    def __len__(self) -> int:
-        return -(-len(self.rows) // self.batch_size)
-
-    def __getitem__(self, number: int) -> ReadBatch:
-        rows = np.array(self.rows[number * self.batch_size : (number + 1) * self.batch_size], dtype=np.int64)
-        return self.reader.read(self.images, rows)
 
 
 class Predictor:
@@ -160,15 +146,23 @@ class Predictor:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "network": deepcopy(self.network).cpu(), "_scorer": None}
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A hash of all that decides what is returned."""
-        head, views = self.network.head, (self.network.average_flips, self.network.average_sizes)
-        own = (self.classes, type(head).__name__, views, self.thresholds, self.calibration) if self.classes else ()
-        found = hashlib.sha256(f"{network_key(self.network.backbone, repr(self.reader.transform))} {own}".encode())
-        for value in head.state_dict().values() if own else ():
+        network, head = self.network, self.network.head
+        own: list[Any] = [network.average_flips, network.average_sizes, self.precision]
+        if self.classes:
+            options = {name: value for name, value in vars(head).items() if name[0] != "_" and name != "training"}
+            own += [type(head).__name__, sorted(options.items()), self.columns.to_json()]
+        found = hashlib.sha256(f"{network_key(network.backbone, repr(self.reader.transform))} {own}".encode())
+        for value in head.state_dict().values() if self.classes else ():
             found.update(value.detach().cpu().numpy().tobytes())
         return found.hexdigest()[:32]
+
+    @property
+    def columns(self) -> PredictionColumns:
+        """What the labels rest on."""
+        return PredictionColumns(self.classes, self.thresholds, self.calibration)
 
     @property
     def device(self) -> torch.device:
@@ -184,11 +178,15 @@ class Predictor:
         name = next((name for name in INPUTS if name in batch), None)
         if name is None:
             raise InputError(f"a batch has one of the columns {', '.join(INPUTS)}; this one has {', '.join(batch)}.")
-        vectors = name == "feature"
         names = batch["image"] if name == "bytes" and "image" in batch else None
-        images = FeatureVectors(np.stack(batch[name])) if vectors else EncodedImages(batch[name], names, quiet=False)
+        errors = np.full(len(batch[name]), "", dtype=object)
+        if name == "feature":
+            vectors = np.stack(batch[name])
+            errors[invalid := ~np.isfinite(vectors).all(axis=1)] = "the features are not finite numbers."
+            images: ImageSource = FeatureVectors(np.where(invalid[:, None], 0, vectors))
+        else:
+            images = EncodedImages(batch[name], names, quiet=False)
         self.check(images)
-        errors = np.full(len(images), "", dtype=object)
         width = self.network.backbone.num_features if self.features else 0
         logits = np.empty((len(images), len(self.classes)), dtype=np.float32)
         found = np.empty((len(images), width), dtype=np.float32)
@@ -202,6 +200,7 @@ class Predictor:
                 read = reading.result()
                 logits[read.rows], found[read.rows] = self.compute(read)
                 errors[list(read.errors)] = list(read.errors.values())
+        logits[errors != ""] = np.nan
         return {**self.describe(logits), "error": errors.astype(str), **({"feature": found} if self.features else {})}
 
     def describe(self, logits: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
@@ -243,15 +242,9 @@ class Predictor:
         self, images: ImageSource, rows: Rows, workers: int = 0
     ) -> Iterator[tuple[ReadBatch, NDArray[np.float32]]]:
         """Yield batches of rows of a source in order with their logits; worker processes decode the images."""
-        batches = _Batches(images, rows, self.reader, self.batch_size)
-        if workers == 0 or isinstance(images, FeatureVectors):
-            iterator: Iterator[ReadBatch] = (batches[number] for number in range(len(batches)))
-        else:
-            loader = DataLoader(batches, batch_size=None, num_workers=workers, generator=torch.Generator())
-            with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
-                warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-                iterator = iter(loader)
-        for batch in iterator:
+        parts = [rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)]
+        workers = 0 if isinstance(images, FeatureVectors) else workers
+        for batch in read_batches(partial(self.reader.read_part, images, parts), len(parts), workers):
             yield batch, self.compute(batch)[0]
 
 

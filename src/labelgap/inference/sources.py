@@ -9,12 +9,11 @@ shards of ``IMAGES_PER_SHARD``, in the order of their names. A shard gives batch
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -23,15 +22,16 @@ import pyarrow.parquet as pq
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.stored import READ_ERRORS, parse_json
-from labelgap.data.addresses import file_system, is_url, local_copy, remote
+from labelgap.data.addresses import check_url, file_system, is_url, local_copy, remote, resolve_address
 from labelgap.data.readers.image_paths import is_image_name
-from labelgap.data.readers.shards import INDEX_FILE, LABEL_SUFFIX, MEMBER_NAME
+from labelgap.data.readers.shards import INDEX_FILE, ShardIndex, read_tar
 
 IMAGES_PER_SHARD: Final = 10_000
 CONTENT: Final = ("bytes", "path", "url", "image")
 """Columns of a Parquet file that may hold the images: the first that is there."""
 NAMES: Final = ("image", "path", "url", "id", "key")
-LABELS: Final = ("split", "present", "absent")
+LABELS: Final = {"split": pa.string(), "present": pa.list_(pa.string()), "absent": pa.list_(pa.string())}
+_STATES: Final = ("ETag", "etag", "mtime")  # what the file systems tell of a file's content
 
 Batch = dict[str, Any]
 T = TypeVar("T")
@@ -50,25 +50,43 @@ class InputShard:
 
     number: int
     address: str  # of the file, or of the folder
+    state: str  # a digest of the sizes and times of change, or what else is known of the content
     images: tuple[str, ...] = ()  # addresses, below the folder
 
     @property
-    def identity(self) -> str:
+    def names(self) -> str:
         """A digest of what it holds, by names."""
-        return hashlib.blake2b("\0".join((self.address, *self.images)).encode(), digest_size=16).hexdigest()
+        return _digest((self.address, *self.images))
+
+    @property
+    def identity(self) -> str:
+        """A digest of the names and the state."""
+        return _digest((self.names, self.state))
+
+
+def _digest(texts: Iterable[str]) -> str:
+    return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def source_digest(shards: Sequence[InputShard]) -> str:
+    """Return a digest of the names of everything in some shards."""
+    return _digest(shard.names for shard in shards)
 
 
 def list_shards(source: str) -> list[InputShard]:
     """Return the shards of a source, always in the same order."""
     address = source.rstrip("/") if is_url(source) else os.path.abspath(source)  # noqa: PTH100 - workers may run elsewhere
-    files = [address] if _suffix(address) in (".parquet", ".tar") else _files_below(address)
+    if is_url(address):
+        check_url(address)
+    files = _files(address)
     for suffix in (".parquet", ".tar"):
         if found := [file for file in files if _suffix(file) == suffix]:
-            return [InputShard(number, file) for number, file in enumerate(found)]
+            return [InputShard(number, file, files[file]) for number, file in enumerate(found)]
     images = [file for file in files if is_image_name(_name(file))]
     if not images:
         raise InputError(f"{source} holds no Parquet file, no tar file and no image.")
-    return [InputShard(number, address, part) for number, part in enumerate(batched(images, IMAGES_PER_SHARD))]
+    parts = enumerate(batched(images, IMAGES_PER_SHARD))
+    return [InputShard(number, address, _digest(map(files.__getitem__, part)), part) for number, part in parts]
 
 
 def _name(address: str) -> str:
@@ -79,104 +97,76 @@ def _suffix(address: str) -> str:
     return Path(_name(address)).suffix.lower()
 
 
-def _files_below(address: str) -> list[str]:
-    """Return the addresses of all files below a folder, sorted, without hidden ones."""
-    if _name(address) == INDEX_FILE or (is_url(address) and _is_file(f"{address}/{INDEX_FILE}")):
+def _files(address: str) -> dict[str, str]:
+    """Return address → state of a file, or of all files below a folder, sorted, without hidden ones."""
+    if _suffix(address) in (".parquet", ".tar"):
+        return {address: _state(remote(address, "info"))}
+    if _name(address) == INDEX_FILE or remote(f"{address}/{INDEX_FILE}", "isfile"):
         folder = address.removesuffix(f"/{INDEX_FILE}")
         try:
-            index = parse_json(remote(f"{folder}/{INDEX_FILE}", "cat_file"))
-            return [f"{folder}/{entry['name']}" for entry in index["shards"]]
+            index = ShardIndex.model_validate(parse_json(remote(f"{folder}/{INDEX_FILE}", "cat_file")))
+            return {f"{folder}/{entry.name}": entry.digest for entry in index.shards}
         except READ_ERRORS as error:
             raise InputError(f"{folder}/{INDEX_FILE} is no index of shards: {error}.") from None
     system, path = file_system(address)
-    found = remote(address, "find")
-    inside = (name[len(path) :].split("/") for name in found)
-    names = [
-        name for name, parts in zip(found, inside, strict=True) if not any(part[:1] in "._" for part in parts if part)
-    ]
-    return sorted(map(system.unstrip_protocol, names) if is_url(address) else names)
+    found = {
+        system.unstrip_protocol(name) if is_url(address) else name: _state(info)
+        for name, info in remote(address, "find", detail=True).items()
+        if not any(part[:1] in "._" for part in name[len(path) :].split("/") if part)
+    }
+    return dict(sorted(found.items()))
 
 
-def _is_file(address: str) -> bool:
-    try:
-        return bool(remote(address, "isfile"))
-    except InputError:
-        return False
+def _state(info: Mapping[str, Any]) -> str:
+    return f"{info.get('size')} {next((info[name] for name in _STATES if name in info), '')}"
 
 
 def read_shard(shard: InputShard, size: int) -> Iterator[Batch]:
-    """Yield batches of a shard in order; ``InputError`` where it is damaged."""
+    """Yield batches of a shard in order, an empty one where it holds nothing; ``InputError`` where it is damaged."""
     if shard.images:
         below = len(shard.address) + 1
         yield from ({"image": [name[below:] for name in part], "path": part} for part in batched(shard.images, size))
         return
     with local_copy(shard.address) as path:
         try:
-            read = (
-                _read_tar(path, size) if _suffix(shard.address) == ".tar" else _read_parquet(path, shard.address, size)
-            )
-            yield from read
-        except LabelGapError:
-            raise
-        except (*READ_ERRORS, tarfile.TarError, EOFError) as error:
+            if _suffix(shard.address) == ".tar":
+                parts = batched(read_tar(path), size)
+                for rows in chain([next(parts, ())], parts):
+                    columns = {name: [row.get(name) for row in rows] for name in ("image", "bytes", *LABELS)}
+                    yield columns | {name: pa.array(columns[name], kind) for name, kind in LABELS.items()}
+            else:
+                yield from _read_parquet(path, shard.address, size)
+        except LabelGapError as error:
+            raise InputError(str(error).replace(str(path), shard.address)) from None
+        except (*READ_ERRORS, tarfile.TarError) as error:
             raise InputError(f"{shard.address} is damaged, or not what its name says: {error}.") from None
 
 
-def _read_tar(path: Path, size: int) -> Iterator[Batch]:
-    """Yield the images of a tar file, with the labels that lie beside each."""
-    with tarfile.open(path, "r:") as tar:
-        images = (row for key, members in groupby(tar, _key) if key and (row := _read_members(tar, members)))
-        for rows in batched(images, size):
-            yield {name: [row.get(name) for row in rows] for name in ("image", "bytes", *LABELS)}
-
-
-def _key(member: tarfile.TarInfo) -> str:
-    match = MEMBER_NAME.fullmatch(member.name)
-    return match[1] if match is not None and member.isreg() and not member.issparse() else ""
-
-
-def _read_members(tar: tarfile.TarFile, members: Iterable[tarfile.TarInfo]) -> Batch:
-    """Return an image and its labels; nothing where there is no image."""
-    row: Batch = {}
-    for member in members:
-        suffix = member.name.rpartition(".")[2].lower()
-        content = (tar.extractfile(member) or io.BytesIO()).read()
-        if suffix == LABEL_SUFFIX:
-            stored = parse_json(content)
-            row |= {name: stored[name] for name in ("image", *LABELS) if isinstance(stored, dict) and name in stored}
-        elif is_image_name(f"a.{suffix}"):
-            row = {"image": member.name, **row, "bytes": content}
-    return row if "bytes" in row else {}
-
-
 def _read_parquet(path: Path, address: str, size: int) -> Iterator[Batch]:
-    """Yield the rows of a Parquet file of bytes or of addresses, which may be relative to its folder."""
+    """Yield the rows of a Parquet file of bytes, or of addresses as ``resolve_address`` reads them."""
     with pq.ParquetFile(path) as file:
         kinds: Mapping[str, pa.DataType] = {field.name: field.type for field in file.schema_arrow}
         content = next((name for name in CONTENT if name in kinds), None)
         if content is None:
             raise InputError(f"{address} has none of the columns {', '.join(CONTENT)}: it has {', '.join(kinds)}.")
-        name = next((each for each in NAMES if each in kinds and pa.types.is_string(kinds[each])), None)
-        columns, row, folder = [each for each in LABELS if each in kinds], 0, address.rpartition("/")[0]
-        wanted = dict.fromkeys((content, *([name] if name else []), *columns))
-        for part in file.iter_batches(size, columns=list(wanted)):
-            items: Sequence[Any] = part[content].to_pylist()
+        name = next((each for each in NAMES if each in kinds and _is_text(kinds[each])), None)
+        row, folder = 0, address.rpartition("/")[0]
+        wanted = dict.fromkeys((content, *([name] if name else []), *(each for each in LABELS if each in kinds)))
+        empty = [] if file.metadata.num_rows else [pa.RecordBatch.from_pylist([], file.schema_arrow)]
+        for part in chain(empty, file.iter_batches(size, columns=list(wanted))):
+            items: list[Any] = part[content].to_pylist()
             if pa.types.is_struct(kinds[content]):  # as Hugging Face stores images
-                items = [item and (item.get("bytes") or item.get("path")) for item in items]
-            is_text = any(isinstance(item, str) for item in items)
-            batch = {each: part[each].to_pylist() for each in columns}
-            batch["image"] = (
-                part[name].to_pylist() if name else [f"{_name(address)}:{row + at}" for at in range(len(items))]
-            )
-            batch["path" if is_text else "bytes"] = [_join(folder, item) for item in items] if is_text else items
+                items = [item and item.get("bytes") for item in items]
+            names = part[name].to_pylist() if name else [None] * len(items)
+            batch: Batch = {each: pa.array(part[each].to_pylist(), LABELS[each]) for each in LABELS if each in kinds}
+            batch["image"] = [each or f"{_name(address)}:{row + at}" for at, each in enumerate(names)]
+            if _is_text(kinds[content]):
+                batch["path"] = [item and resolve_address(folder, item) for item in items]
+            else:
+                batch["bytes"] = items
             row += len(items)
             yield batch
 
 
-def _join(folder: str, item: str | None) -> str | None:
-    return item if item is None or is_url(item) or item.startswith("/") else f"{folder}/{item}"
-
-
-def source_digest(shards: Sequence[InputShard]) -> str:
-    """Return a digest of the names of everything in some shards."""
-    return hashlib.blake2b("".join(shard.identity for shard in shards).encode(), digest_size=16).hexdigest()
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -36,17 +36,18 @@ from labelgap.core.stored import READ_ERRORS, parse_json, read_arrays
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
+from labelgap.data.parts import DESCRIPTION, PartFolder, StoredParts
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.voc import read_boxes
-from labelgap.labels import ABSENT, PRESENT, LabelTable, paper_split
-from labelgap.labels.io.formats import open_parquet
+from labelgap.labels import LabelTable, paper_split
+from labelgap.labels.io.formats import labels_of_lists, list_entries, open_parquet
 from labelgap.labels.io.table_file import SPLITS
 
 _KINDS: Final = ("labels", "truth", "observed")
 _DIMENSIONS: Final = {"classes": 1, **{f"{split}_ids": 1 for split in SPLITS}} | {
     f"{split}_{kind}": 2 for split in SPLITS for kind in (FEATURES, *_KINDS)
 }
-_PARTS, _VECTOR, _LABELS, _ROWS = "part-*.parquet", "feature", ("split", "present", "absent"), 4096
+_VECTOR: Final = "feature"
 _UNPACKED_BYTES: Final = 1 << 30
 _UNPACKED_PER_BYTE: Final = 100
 """Bytes that an npz may unpack to: so many, and so many for each of its own."""
@@ -64,8 +65,8 @@ def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLik
     """
     refuse_url(path, "features")
     path = Path(path)
-    if parts := sorted(path.glob(_PARTS)):
-        return _load_parts(path, parts)
+    if (path / DESCRIPTION).is_file():
+        return _load_parts(path)
     arrays = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_npz(path)
     if "train_features" not in arrays:
         raise InputError(f"{path} has no train_features; it has {_join(arrays) or 'nothing'}.")
@@ -95,92 +96,56 @@ def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLik
     return feature_dataset(path.name, parts, findings)
 
 
-def _load_parts(folder: Path, files: Sequence[Path]) -> Dataset:
-    """Read the parts of a folder, one at a time."""
-    columns = [name for name in (_VECTOR, "image", *_LABELS) if name in pq.read_schema(files[0]).names]
-    tables = [pq.read_table(file, columns=[name for name in (*columns, "error") if name != _VECTOR]) for file in files]
-    kept = pa.concat_tables(tables)
-    kept = kept.filter(pc.is_null(kept["error"]))
+def _load_parts(folder: Path) -> Dataset:
+    """Read finished parts of features, one at a time."""
+    parts = StoredParts(PartFolder(os.fspath(folder)))
+    missing = {_VECTOR, "present"}.difference(parts.columns)
+    if missing:
+        raise InputError(
+            f"{folder} has no column '{max(missing)}': its source had no lists of present and absent names."
+        )
+    columns = [name for name in ("image", "split", "present", "absent") if name in parts.columns]
+    kept = pa.concat_tables([parts.read(part, *columns) for part in parts.sizes])
     splits = np.array(kept["split"].fill_null("train").to_pylist() if "split" in columns else ["train"] * len(kept))
     if wrong := {*splits.tolist()} - {*SPLITS}:
         raise InputError(f"{folder}: '{truncate_text(min(wrong))}' under split: it must be train, val or test.")
-    labels = _listed_labels(folder, kept)
-    digest = hashlib.blake2b(digest_size=16)
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file.absolute()} {status.st_size} {status.st_mtime_ns}\0".encode())
-    parts, order = {}, np.empty(len(kept), dtype=np.int64)
-    members = {name: np.flatnonzero(splits == name) for name in SPLITS if (splits == name).any()}
-    for rows in members.values():
-        order[rows] = np.arange(len(rows))
-    arrays = _stored_features(folder, files, digest.hexdigest(), splits, order)
-    for name, rows in members.items():
-        parts[name] = Split(
-            name, FeatureVectors(arrays[name], [labels.images[row] for row in rows]), labels.select(rows)
-        )
-    if "train" not in parts:
+    entries, images = list_entries(kept), kept["image"].to_pylist()
+    classes = sorted({name for names in entries.values() for name in names.unique().to_pylist() if name is not None})
+    labels, arrays = labels_of_lists(kept, entries, classes, images), _stored_features(parts, splits)
+    members = {name: np.flatnonzero(splits == name) for name in arrays}
+    if "train" not in arrays:
         raise InputError(f"{folder} has no image of train.")
-    width = next(iter(arrays.values())).shape[1]
-    return feature_dataset(
-        folder.name, parts, [Note(f"features of {width:,} numbers in {len(files):,} parts; no pixels")]
-    )
+    found = {
+        name: Split(name, FeatureVectors(arrays[name], [images[row] for row in rows]), labels.select(rows))
+        for name, rows in members.items()
+    }
+    about = f"features of {arrays['train'].shape[1]:,} numbers in {len(parts.sizes):,} parts; no pixels"
+    return feature_dataset(folder.name, found, [Note(about)])
 
 
-def _listed_labels(folder: Path, table: pa.Table) -> LabelTable:
-    """Return the labels that the lists of a table name."""
-    if "present" not in table.column_names:
-        raise InputError(f"{folder} has features but no labels: its source had no lists of present and absent names.")
-    lists = {name: table[name].combine_chunks() for name in ("present", "absent") if name in table.column_names}
-    flat = pa.chunked_array([each.flatten() for each in lists.values()])
-    classes = sorted(each for each in pc.unique(flat).to_pylist() if each is not None)
-    return labels_of_lists(table, classes, table["image"].to_pylist())
-
-
-def labels_of_lists(table: pa.Table, classes: Sequence[str], images: Sequence[str] | None = None) -> LabelTable:
-    """Return the labels in columns of lists, ``present`` and ``absent``; other classes than these are left out."""
-    entries: list[list[NDArray[Any]]] = [[], [], []]
-    for name, state in (("present", PRESENT), ("absent", ABSENT)):
-        if name in table.column_names:
-            lists = table[name].combine_chunks()
-            lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-            found = pc.fill_null(pc.index_in(lists.flatten(), pa.array(classes, pa.string())), len(classes)).to_numpy()
-            known = found < len(classes)
-            row, values = np.repeat(np.arange(len(table)), lengths)[known], np.full(int(known.sum()), state, np.int8)
-            for place, each in zip(entries, (row, found[known], values), strict=True):
-                place.append(each)
-    rows, columns, values = (np.concatenate([np.empty(0, np.int64), *each]) for each in entries)
-    return LabelTable.from_entries(
-        rows, columns, values.astype(np.int8), classes, len(table) if images is None else images
-    )
-
-
-def _stored_features(
-    folder: Path, files: Sequence[Path], digest: str, splits: NDArray[Any], order: NDArray[np.int64]
-) -> dict[str, NDArray[np.float32]]:
+def _stored_features(parts: StoredParts, splits: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
     """Return the features of every split, in a file of the cache each."""
-    cached = cache_folder() / "parts"
+    cached, width = cache_folder() / "parts", parts.schema.field(_VECTOR).type.list_size
     make_folder(cached)
-    width = pq.read_schema(files[0]).field(_VECTOR).type.list_size
-    paths = {name: cached / f"{digest}-{name}.npy" for name in dict.fromkeys(splits.tolist())}
+    digest = hashlib.blake2b("".join(parts.digests.values()).encode(), digest_size=16).hexdigest()
+    paths = {name: cached / f"{digest}-{name}.npy" for name in SPLITS if (splits == name).any()}
     if not all(path.exists() for path in paths.values()):
         with ExitStack() as stack:
-            targets = {name: stack.enter_context(atomic_path(path)) for name, path in paths.items()}
-            opened = {
+            shapes = {name: (int((splits == name).sum()), width) for name in paths}
+            arrays = {
                 name: np.lib.format.open_memmap(
-                    path, mode="w+", dtype=np.float32, shape=(int((splits == name).sum()), width)
+                    stack.enter_context(atomic_path(path)), mode="w+", dtype=np.float32, shape=shapes[name]
                 )
-                for name, path in targets.items()
+                for name, path in paths.items()
             }
-            start = 0
-            for file in files:
-                for batch in pq.ParquetFile(file).iter_batches(_ROWS, columns=[_VECTOR, "error"]):
-                    column = batch.filter(pc.is_null(batch["error"]))[_VECTOR]
-                    values = column.flatten().to_numpy().reshape(-1, width)
-                    rows = slice(start, start + len(values))
-                    for name, array in opened.items():
-                        array[order[rows][splits[rows] == name]] = values[splits[rows] == name]
-                    start = rows.stop
-            for array in opened.values():
+            start, ends = 0, dict.fromkeys(paths, 0)
+            for values in (block for part in parts.sizes for block in parts.blocks(part, _VECTOR)):
+                for name, array in arrays.items():
+                    own = values[splits[start : start + len(values)] == name]
+                    array[ends[name] : ends[name] + len(own)] = own
+                    ends[name] += len(own)
+                start += len(values)
+            for array in arrays.values():
                 array.flush()
     return {name: np.load(path, mmap_mode="c") for name, path in paths.items()}  # as if it could be written, for torch
 
@@ -197,8 +162,7 @@ def is_feature_file(path: Path) -> bool:
     So does an npz that cannot be opened: the error of ``load_features`` says what is wrong with it.
     """
     if path.is_dir():
-        first = next(iter(sorted(path.glob(_PARTS))), None)
-        return first is not None and _VECTOR in pq.read_schema(first).names
+        return (path / DESCRIPTION).is_file()
     if not path.is_file():
         return False
     suffix = path.suffix.lower()

@@ -395,7 +395,19 @@ def scan_shard(path: Path) -> ShardContent:
     return ShardContent(entry, found)
 
 
-def _members(tar: tarfile.TarFile, path: Path) -> list[dict[str, tarfile.TarInfo]]:
+def read_tar(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield name and bytes of every image of a tar file, with split and labels where such lie beside it."""
+    with tarfile.open(path, "r:") as tar:
+        for parts in _members(tar, path, labeled=False):
+            row: dict[str, Any] = {"image": parts["image"].name, "bytes": _content(tar, parts["image"])}
+            if LABEL_SUFFIX in parts and b'"present"' in _content(tar, parts[LABEL_SUFFIX]):
+                parsed, split = _read_labels(tar, parts[LABEL_SUFFIX], path)
+                row |= {"image": parsed.image or row["image"], "split": split or None}
+                row |= {"present": parsed.present, "absent": parsed.absent}
+            yield row
+
+
+def _members(tar: tarfile.TarFile, path: Path, *, labeled: bool = True) -> list[dict[str, tarfile.TarInfo]]:
     """Return kind → member of every image and its labels; other members are ignored."""
     found: dict[str, dict[str, tarfile.TarInfo]] = {}
     for member in tar:
@@ -407,31 +419,39 @@ def _members(tar: tarfile.TarFile, path: Path) -> list[dict[str, tarfile.TarInfo
         if kind and found.setdefault(match[1], {}).setdefault(kind, member) is not member:
             raise InputError(f"{path}: {match[1]} has two members '{kind}'. {_LAYOUT}")
     for key, parts in found.items():
-        if missing := {"image", LABEL_SUFFIX} - parts.keys():
+        if labeled and (missing := {"image", LABEL_SUFFIX} - parts.keys()):
             raise InputError(f"{path}: {key} has no {missing.pop()} member. {_LAYOUT}")
-    return list(found.values())
+    return [parts for parts in found.values() if "image" in parts]
 
 
 def _read_member(tar: tarfile.TarFile, parts: Mapping[str, tarfile.TarInfo], path: Path) -> tuple[Any, ...]:
     """Return the row of an image; see ``ShardContent``."""
-    image, labels = parts["image"], parts[LABEL_SUFFIX]
-    if labels.size > _MAX_LABEL_BYTES:
-        raise InputError(f"{path}: {labels.name} has more than {_MAX_LABEL_BYTES:,} bytes.")
-    opened = (tar.extractfile(member) for member in (image, labels))
-    content = [b"" if file is None else file.read() for file in opened]
+    image = parts["image"]
+    parsed, split = _read_labels(tar, parts[LABEL_SUFFIX], path)
+    digest = hashlib.blake2b(_content(tar, image), digest_size=DIGEST_BYTES).digest()
+    lists = ([*map(sys.intern, names)] for names in (parsed.present, parsed.absent))
+    return (parsed.image or image.name, split, image.offset_data, image.size, digest, parsed.group, *lists)
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return b"" if file is None else file.read()
+
+
+def _read_labels(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> tuple[_Labels, str]:
+    """Return the labels and the split of an image; the split may be ""."""
+    if member.size > _MAX_LABEL_BYTES:
+        raise InputError(f"{path}: {member.name} has more than {_MAX_LABEL_BYTES:,} bytes.")
     try:
-        parsed = _Labels.model_validate(parse_json(content[1]))
+        parsed = _Labels.model_validate(parse_json(_content(tar, member)))
         if len({*parsed.present, *parsed.absent}) < len(parsed.present) + len(parsed.absent):
             raise ValueError("a class is listed twice")
-        split = SPLIT_NAMES[parsed.split.lower()] if parsed.split else ""
+        return parsed, SPLIT_NAMES[parsed.split.lower()] if parsed.split else ""
     except (ValueError, ValidationError, KeyError) as error:
         problem = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else None
         reason = f"split {error}" if isinstance(error, KeyError) else str(error)
         reason = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" if problem else reason
-        raise InputError(f"{path}: {labels.name}: {truncate_text(reason, 200)}. {_LAYOUT}") from None
-    digest = hashlib.blake2b(content[0], digest_size=DIGEST_BYTES).digest()
-    lists = ([*map(sys.intern, names)] for names in (parsed.present, parsed.absent))
-    return (parsed.image or image.name, split, image.offset_data, image.size, digest, parsed.group, *lists)
+        raise InputError(f"{path}: {member.name}: {truncate_text(reason, 200)}. {_LAYOUT}") from None
 
 
 def join_contents(

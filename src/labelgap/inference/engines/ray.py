@@ -6,7 +6,6 @@ labelgap installed, and none of the files of the run.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pickle
@@ -18,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from labelgap.core.errors import InputError
-from labelgap.inference.parts import PartJob, Summary
+from labelgap.inference.parts import Outcome, PartJob
 from labelgap.inference.predictor import Predictor
 from labelgap.inference.sources import InputShard
 from labelgap.training.run import Run
@@ -71,8 +70,8 @@ class RayEngine:
     workers: Workers = Workers()
     address: str | None = None
 
-    def __call__(self, job: PartJob, shards: Sequence[InputShard]) -> Iterator[Summary]:
-        """Yield the summary of every shard, as it is done."""
+    def __call__(self, job: PartJob, shards: Sequence[InputShard]) -> Iterator[Outcome]:
+        """Yield what became of every shard, as it is done."""
         with connected(self.address):
             import ray
 
@@ -80,7 +79,7 @@ class RayEngine:
             dataset = ray.data.from_items(items, override_num_blocks=len(items))
             done = dataset.map_batches(_ShardWorker, batch_size=1, **self.workers.options(job))
             for batch in done.iter_batches(batch_size=None, prefetch_batches=0):
-                yield from map(json.loads, batch["summary"])
+                yield from map(pickle.loads, batch["outcome"])
 
 
 class _Worker:
@@ -93,8 +92,8 @@ class _Worker:
 class _ShardWorker(_Worker):
     """Computes the shards of a job."""
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        return {"summary": [json.dumps(self.held.compute(pickle.loads(each))) for each in batch["shard"]]}
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+        return {"outcome": [pickle.dumps(self.held.compute(pickle.loads(each))) for each in batch["shard"]]}
 
 
 class _RowWorker(_Worker):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,17 +152,30 @@ def read_table(path: Path) -> LabelTable:
     classes = stored_classes(file.schema.metadata, path) or sorted(found)
     if unknown := sorted(found.difference(classes)):
         raise InputError(f"{path} lists the class '{unknown[0]}', which its own list of classes does not have.")
-    known = pa.array(classes, pa.large_string())
-    columns = [pc.index_in(names, known).to_numpy() for names in entries.values()]
-    rows = [pc.list_parent_indices(column).to_numpy() for column in lists.values()]
-    values = [np.full(len(names), _STATES[name], dtype=np.int8) for name, names in entries.items()]
     images = pc.cast(file.column("image"), pa.large_string()).to_pylist()  # a dictionary takes 20 times as long
     try:
-        return LabelTable.from_entries(
-            np.concatenate(rows), np.concatenate(columns), np.concatenate(values), classes, images
-        )
+        return labels_of_lists(file, entries, classes, images)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def list_entries(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return all names in each column of lists, ``present`` and ``absent``."""
+    return {name: pc.list_flatten(table[name]) for name in _STATES if name in table.column_names}
+
+
+def labels_of_lists(
+    table: pa.Table, entries: Mapping[str, pa.ChunkedArray], classes: Sequence[str], images: Sequence[str] | int
+) -> LabelTable:
+    """Return the labels that columns of lists name; other names than these classes are left out."""
+    known, parts = pa.array(classes, pa.large_string()), []
+    for name, names in entries.items():
+        columns = pc.index_in(names.cast(pa.large_string()), known)
+        kept = pc.is_valid(columns)
+        rows = pc.list_parent_indices(table[name]).filter(kept).to_numpy()
+        parts.append((rows, columns.filter(kept).to_numpy(), np.full(len(rows), _STATES[name], dtype=np.int8)))
+    row, column, value = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return LabelTable.from_entries(row, column, value, classes, images)
 
 
 def read_parquet(

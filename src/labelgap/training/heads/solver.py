@@ -95,10 +95,9 @@ class FeatureBasis:
         cls, values: Tensor, standardize: bool, center: bool, rotate: bool, tolerance: float
     ) -> FeatureBasis:
         """Return what ``fit`` does, of features that are read twice, and of which no copy is made."""
-        count, width = values.shape
-        wide = torch.float64
-        mean, squares = torch.zeros(width, dtype=wide), torch.zeros(width, dtype=wide)
-        scale = torch.ones(width, dtype=wide)
+        (count, width), wide = values.shape, torch.float64
+        mean, squares = values.new_zeros(width, dtype=wide), values.new_zeros(width, dtype=wide)
+        scale = torch.ones_like(mean)
         if standardize or center:
             for block in _blocks(values):
                 mean += block.sum(dim=0, dtype=wide) / count
@@ -115,7 +114,8 @@ class FeatureBasis:
         for block in _blocks(values):
             standardized = (block.to(wide) - mean) / scale
             gram += standardized.t() @ standardized
-        return cls(shift, factor, *_components_of_gram(gram, count, tolerance, values.dtype))
+        variances, vectors = _largest(gram / count, tolerance)
+        return cls(shift, factor, vectors.to(values.dtype).contiguous(), variances.to(values.dtype))
 
     def apply(self, features: Tensor) -> Tensor:
         """Return the coordinates ``(N, R)`` of features ``(N, D)``, on the device and in the type of the features.
@@ -123,14 +123,12 @@ class FeatureBasis:
         Those of large features are written to a file that is removed with them, and stay in memory as far as there is
         room.
         """
-        if _is_large(features):
-            width = len(self.mean) if self.components is None else self.components.shape[1]
-            result, start = _tensor_in_file(len(features), width, features.dtype), 0
-            for block in _blocks(features):
-                result[start : start + len(block)] = self._apply(block)
-                start += len(block)
-            return result
-        return self._apply(features)
+        if not _is_large(features):
+            return self._apply(features)
+        result = _tensor_in_file(len(features), len(self.variances), features.dtype)
+        for block, coordinates in zip(_blocks(features), torch.split(result, _block_rows(features)), strict=True):
+            coordinates.copy_(self._apply(block))
+        return result
 
     def _apply(self, features: Tensor) -> Tensor:
         coordinates = (features - self.mean.to(features)) / self.scale.to(features)
@@ -160,11 +158,6 @@ def _principal_components(values: Tensor, tolerance: float) -> tuple[Tensor, Ten
     return vectors.to(values.dtype).contiguous(), (squares / images).to(values.dtype)
 
 
-def _components_of_gram(gram: Tensor, images: int, tolerance: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    squares, vectors = _largest(gram, tolerance)
-    return vectors.to(dtype).contiguous(), (squares / images).to(dtype)
-
-
 def _largest(gram: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues of more than a share of the largest, descending, and their vectors."""
     squares, vectors = torch.linalg.eigh(gram)
@@ -178,7 +171,11 @@ def _is_large(features: Tensor) -> bool:
 
 
 def _blocks(features: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(features, max(1, BLOCK_VALUES // features.shape[1]))
+    return torch.split(features, _block_rows(features))
+
+
+def _block_rows(features: Tensor) -> int:
+    return max(1, BLOCK_VALUES // features.shape[1])
 
 
 def _tensor_in_file(rows: int, columns: int, dtype: torch.dtype) -> Tensor:

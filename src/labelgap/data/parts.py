@@ -1,0 +1,196 @@
+"""A folder, or a bucket, of results in parts: a Parquet file for each shard of a source.
+
+``_part-000017.json``, written after a part, has its rows and its digest; when all parts are there, ``_manifest.json``
+has all of that. A file is complete or not there: on a disk it is renamed, a bucket shows whole objects.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from labelgap.core.errors import InputError, LabelGapError, RunError
+from labelgap.core.files import atomic_path, remove_partials, stream_digest
+from labelgap.core.stored import READ_ERRORS, parse_json
+from labelgap.data.addresses import file_system, is_url
+
+DESCRIPTION: Final = "_prediction.json"
+MANIFEST: Final = "_manifest.json"
+_ROWS: Final = 4096
+_ABANDONED: Final = 24 * 3600.0
+"""Seconds after which a temporary file is that of a killed worker."""
+
+M = TypeVar("M", bound=BaseModel)
+_Count = Annotated[int, Field(ge=0)]
+
+
+def part_name(number: int) -> str:
+    """Return the name of a part."""
+    return f"part-{number:06d}.parquet"
+
+
+def summary_name(number: int) -> str:
+    """Return the name of the summary of a part."""
+    return f"_part-{number:06d}.json"
+
+
+class PartSummary(BaseModel, extra="forbid", frozen=True):
+    """What is in a part."""
+
+    shard: _Count
+    source: str  # a digest of the names and the state of the shard
+    predictor: str
+    rows: _Count
+    unreadable: _Count
+    errors: tuple[str, ...]  # the first
+    labels: tuple[_Count, _Count]  # present, absent
+    bytes: _Count
+    digest: str
+    seconds: float
+
+
+class PartsDescription(BaseModel, extra="forbid", frozen=True):
+    """What identifies results: parts of others are not added to them."""
+
+    format: Literal[1] = 1
+    source: str  # a digest of the names of the shards
+    predictor: str
+    shards: _Count
+    classes: tuple[str, ...]
+    features: bool
+
+
+class PartsManifest(PartsDescription, extra="forbid", frozen=True):
+    """All parts of finished results."""
+
+    parts: tuple[PartSummary, ...]
+
+
+class PartFolder:
+    """A folder or a bucket of parts."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/") if is_url(address) else os.path.abspath(address)  # noqa: PTH100
+        self.system, self.path = file_system(self.address)
+        self.local = None if is_url(address) else Path(self.address)
+
+    def make(self) -> None:
+        """Create it, where a file system has folders."""
+        self.system.makedirs(self.path, exist_ok=True)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every file by its name."""
+        self.system.invalidate_cache()
+        found = self.system.ls(self.path, detail=True) if self.system.exists(self.path) else []
+        return {each["name"].rstrip("/").rpartition("/")[2]: each["size"] for each in found if each["type"] == "file"}
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        """Yield a path of this disk; what is written there appears under a name when the block is left."""
+        if self.local is not None:
+            with atomic_path(self.local / name) as path:
+                yield path
+            return
+        with TemporaryDirectory(prefix="labelgap-") as folder:
+            yield (path := Path(folder, name))
+            self.system.put_file(os.fspath(path), f"{self.path}/{name}")
+
+    def write(self, name: str, value: BaseModel) -> None:
+        """Write a document."""
+        with self.writing(name) as path:
+            path.write_text(value.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+    def read(self, model: type[M], names: Sequence[str]) -> list[M]:
+        """Read documents, many at once where the file system can; ``RunError`` where one is damaged."""
+        try:
+            if self.local is not None:
+                contents = [(self.local / name).read_bytes() for name in names]
+            else:
+                contents = list(self.system.cat([f"{self.path}/{name}" for name in names]).values()) if names else []
+            return [model.model_validate(parse_json(content)) for content in contents]
+        except READ_ERRORS as error:
+            raise RunError(f"{self.address} has a damaged file ({error}): --restart removes it.") from None
+
+    def open(self, name: str) -> Any:
+        """Open a file to read it."""
+        return self.system.open(f"{self.path}/{name}", "rb")
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files."""
+        for name in names:
+            self.system.rm_file(f"{self.path}/{name}")
+
+    def remove_abandoned(self) -> None:
+        """Remove the temporary files of workers that were killed."""
+        if self.local is not None:
+            remove_partials(self.local, older_than=_ABANDONED)
+
+
+class StoredParts:
+    """Finished results in parts, to be read; before the first time each part is compared with its digest.
+
+    Images that could not be read are left out, and so are parts that have no others.
+    """
+
+    def __init__(self, folder: PartFolder) -> None:
+        if MANIFEST not in folder.sizes():
+            raise InputError(f"{folder.address} has no {MANIFEST}: run its command to the end, which writes it.")
+        (self.manifest,) = folder.read(PartsManifest, [MANIFEST])
+        self.folder = folder
+        self.digests = {part_name(each.shard): each.digest for each in self.manifest.parts}
+        counts = {part_name(each.shard): each.rows - each.unreadable for each in self.manifest.parts}
+        self.sizes = {name: count for name, count in counts.items() if count > 0}
+        if not self.sizes:
+            raise InputError(f"{folder.address} has no image that can be read.")
+        self._verified = set[str]()
+        self.schema: Any = None  # of all parts
+        with self._open(next(iter(self.sizes))) as file:
+            self.columns = file.schema_arrow.names
+
+    @contextmanager
+    def _open(self, part: str) -> Iterator[pq.ParquetFile]:
+        address = f"{self.folder.address}/{part}"
+        try:
+            if part not in self._verified:
+                with self.folder.open(part) as file:
+                    if stream_digest(file).hex() != self.digests[part]:
+                        raise RunError(f"{address} is damaged: remove it, and run the command that wrote it again.")
+                self._verified.add(part)
+            with self.folder.open(part) as file, pq.ParquetFile(file) as parquet:
+                self.schema = self.schema or parquet.schema_arrow
+                if not parquet.schema_arrow.equals(self.schema):
+                    raise InputError(f"{address} has other columns than the first part: its source is of two kinds.")
+                yield parquet
+        except LabelGapError:
+            raise
+        except READ_ERRORS as error:
+            raise RunError(f"{address} cannot be read ({error}).") from None
+
+    def read(self, part: str, *columns: str) -> pa.Table:
+        """Return columns of a part."""
+        with self._open(part) as file:
+            table = file.read([*columns, "error"])
+        return table.filter(pc.is_null(table["error"]))
+
+    def blocks(self, part: str, column: str) -> Iterator[NDArray[np.float32]]:
+        """Yield a column of lists of a part, some rows ``(B, …)`` at a time."""
+        with self._open(part) as file:
+            for batch in file.iter_batches(_ROWS, columns=[column, "error"]):
+                values = batch.filter(pc.is_null(batch["error"]))[column]
+                if len(values):
+                    yield values.flatten().to_numpy().reshape(len(values), -1)
+
+    def matrix(self, part: str, column: str) -> NDArray[np.float32]:
+        """Return a column of lists of a part, ``(N, …)``."""
+        return np.concatenate(list(self.blocks(part, column)))
