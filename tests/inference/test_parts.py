@@ -207,7 +207,7 @@ def test_the_command_writes_parts(tmp_path: Path, photos: FileImages, capsys: py
     command = ["predict", str(run.path), str(photos.root), "--device", "cpu", "--out", str(out)]
     assert call(*command, "--shards", "0/1", "--features") == 0
     printed = capsys.readouterr()
-    assert "1 of 1 shard" in printed.out and BAD in printed.err
+    assert "1 of 1 done" in printed.out and BAD in printed.err
     table = pq.read_table(out / "part-000000.parquet")
     assert table["feature"].type.list_size == run.model.backbone.num_features
     for wrong in (["--shards", "2/2"], ["--shards", "x"], ["--engine", "rai"], ["--engine", "ray", "--workers", "0:2"]):
