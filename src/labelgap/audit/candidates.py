@@ -421,6 +421,8 @@ class Audit:
             most = " · ".join(f"{name} {round(count):,}" for name, count in counts if round(count))
         elif not about["unknown_total"]:
             missing = ["nothing: every label is known"]
+        elif about["trained_images"] and not about["folds"]:
+            missing = ["no estimate: the scores are of a run that has learned these images; predict --features helps"]
         facts = [("audited", [audited]), ("missing", missing), ("most in", [most] if most else [])]
         if (trained := about["trained_images"]) is not None:
             facts.insert(1, ("trained", [f"the run was trained on {trained:,} of these {about['images']:,} images"]))

@@ -6,8 +6,9 @@ every class: each part adds to these, and what a part drops no other part brings
 estimate are those of the local audit.
 
 Where the parts have features, and the run is a linear one, the heads of folds score them, as in the local audit.
-Otherwise the scores of the run itself count: right for images that it was not trained on. Labels are those of the
-parts, or of the run's data by the names of the images.
+Otherwise the scores of the run itself count, calibrated by the known labels of the parts, or as the run has calibrated
+them; they are right for images that it was not trained on, and with others there is no estimate. Labels are those of
+the parts, or of the run's data by the names of the images.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logit
 
 from labelgap.audit.candidates import (
     FILE,
@@ -36,7 +38,7 @@ from labelgap.audit.candidates import (
 )
 from labelgap.audit.find_missing import describe_audit
 from labelgap.audit.scorers import AuditContext, HeadScorer, Scorer, train_run_heads
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
 from labelgap.data.dataset import Dataset
@@ -119,10 +121,22 @@ class PartScorer:
         """Return the ``(B, K)`` logits of some rows of a part."""
         return self._logits(split)[rows].copy()
 
+    @cached_property
+    def _calibrated(self) -> bool:
+        """Whether no label of the parts is known, by which scores could be calibrated, and the run has done so."""
+        return "probability" in self.parts.parts.columns and not any(len(table.values) for table in self.parts.values())
+
+    def _own_logits(self, part: str) -> NDArray[np.float32]:
+        logits = self.parts.parts.matrix(part, "logit")
+        if not self._calibrated:
+            return logits
+        odds = logit(self.parts.parts.matrix(part, "probability"))
+        return np.where(np.isnan(odds), logits, odds)  # a class that the run could not calibrate
+
     @lru_cache(maxsize=1)  # noqa: B019 - of one part, read by its blocks
     def _logits(self, part: str) -> NDArray[np.float32]:
         if self.heads is None:
-            return self.parts.parts.matrix(part, "logit")
+            return self._own_logits(part)
         places = self.parts.places(part)
         fold = [self.heads.fold[place[1]] if place and place[0] == "train" else -1 for place in places]
         return self.heads.apply(self.parts.parts.matrix(part, "feature"), np.array(fold, dtype=np.int64))
@@ -157,8 +171,11 @@ def find_missing_in_parts(
     stored = StoredParts(PartFolder(predictions))
     by_heads = "feature" in stored.columns and opened.config.protocol == "linear"
     loaded = data
-    if loaded is None and (by_heads or "present" not in stored.columns):
-        loaded = opened.load_data()
+    try:
+        loaded = opened.load_data() if data is None else data
+    except LabelGapError:  # of a run that was moved; it tells only which images the run was trained on
+        if by_heads or "present" not in stored.columns:
+            raise
     parts, reporter = PartTables(stored, opened, loaded), Reporter(quiet)
     scorer: Scorer = PartScorer(parts, None)
     if by_heads and loaded is not None:
@@ -167,6 +184,10 @@ def find_missing_in_parts(
         scorer = PartScorer(parts, heads)
     with reporter.bar("ranking", 3 * int(parts.starts[-1])):
         ranking = rank_candidates(parts, [scorer], CandidateLimits(per_class, limit), seed, advance=reporter.advance)
+    places = (place for part in parts for place in parts.places(part)) if loaded is not None else ()
+    trained = None if loaded is None else sum(place is not None and place[0] == "train" for place in places)
+    if trained and not by_heads:  # a network says of what it has learned that hardly anything is missing
+        ranking = replace(ranking, estimate=None)
     lists = {kind: getattr(ranking, kind) for kind in KINDS}
     rows = np.unique(np.concatenate([each.rows for each in lists.values()]))
     images, tables, order = _candidate_images(parts, rows)
@@ -181,10 +202,7 @@ def find_missing_in_parts(
     make_folder(folder)
     lists = {kind: replace(each, rows=order[np.searchsorted(rows, each.rows)]) for kind, each in lists.items()}
     about = {"data": dict(opened.config.data), "splits": list(tables), "folds": folds if by_heads else 0, "seed": seed}
-    places = (place for part in parts for place in parts.places(part)) if loaded is not None else ()
-    about["trained_images"] = (
-        None if loaded is None else sum(place is not None and place[0] == "train" for place in places)
-    )
+    about["trained_images"] = trained
     metadata = describe_audit([opened], parts, CandidateLimits(per_class, limit), ranking, about)
     with lock_folder(folder, "auditing", name=LOCK_FILE):
         if not inside or folder != opened.path:
