@@ -1,6 +1,6 @@
 """The default for a whole network, on the whole of PASCAL VOC 2012: the first table of docs/results/recipe.md.
 
-    python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --seeds 0,1,2 --sizes 448,576
+    python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --seeds 0,1,2 --sizes 448,640
     python benchmarks/recipe.py VOCdevkit --weights resnet50.pth --all-labels --set epochs=10 optimizer=adamw
 
 ``--set`` are settings of ``lg.fit``; ``--sizes`` those over which the last column averages. The weights are He's

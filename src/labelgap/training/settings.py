@@ -155,7 +155,7 @@ class TrainingSettings(SettingsModel):
         Annotated[list[Side], Field(max_length=10), BeforeValidator(_split_numbers)],
         Setting(IMAGES, protocols=NETWORK),
     ] = []
-    """Sides in pixels at which an image is scored, e.g. 448,576; the logits are averaged."""
+    """Sides in pixels at which an image is scored, e.g. 448,640; the logits are averaged."""
     size: Annotated[
         Annotated[int, Field(ge=1, le=MAX_SIZE)] | None, Setting(IMAGES, default="that of the backbone")
     ] = None
@@ -191,7 +191,7 @@ def check_settings(given: Mapping[str, Any]) -> None:
 
 
 def check_sizes(given: list[str] | None) -> list[int] | None:
-    """Return sizes as a command gets them, such as "448,576", as numbers; an error where they are none."""
+    """Return sizes as a command gets them, such as "448,640", as numbers; an error where they are none."""
     if given is None:
         return None
     check_values(TrainingSettings, {"average_sizes": given})
