@@ -7,8 +7,11 @@ has all of that. A file is complete or not there: on a disk it is renamed, a buc
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -21,15 +24,18 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from labelgap.core.errors import InputError, LabelGapError, RunError
-from labelgap.core.files import atomic_path, remove_partials, stream_digest
+from labelgap.core.files import atomic_path, file_digest, remove_partials, stream_digest
 from labelgap.core.stored import READ_ERRORS, parse_json
 from labelgap.data.addresses import file_system, is_url
+from labelgap.labels import ABSENT, PRESENT
 
 DESCRIPTION: Final = "_prediction.json"
 MANIFEST: Final = "_manifest.json"
 _ROWS: Final = 4096
+_SHOWN: Final = 5
 _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a temporary file is that of a killed worker."""
+_PART: Final = re.compile(r"_?part-(\d+)\.")
 
 M = TypeVar("M", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0)]
@@ -85,9 +91,78 @@ class PartFolder:
         self.system, self.path = file_system(self.address)
         self.local = None if is_url(address) else Path(self.address)
 
-    def make(self) -> None:
-        """Create it, where a file system has folders."""
+    def start(self, about: PartsDescription, *, restart: bool = False, part: tuple[int, int] = (0, 1)) -> None:
+        """Start results in a folder, or resume the same ones; ``restart`` removes those of one of many machines."""
         self.system.makedirs(self.path, exist_ok=True)
+        names = self.sizes()
+        foreign = [name for name in names if not name.startswith(("part-", "_", "."))]
+        if foreign and DESCRIPTION not in names:
+            raise RunError(f"{self.address} has {foreign[0]}, and is no prediction: choose another --out.")
+        if restart or DESCRIPTION not in names:
+            self.clear(part)
+            self.write(DESCRIPTION, about)
+        elif self.read(PartsDescription, [DESCRIPTION]) != [about]:
+            raise RunError(
+                f"{self.address} holds a prediction of another run, other images or another batch size: finish it with "
+                "its own command, discard it with --restart, or choose another --out."
+            )
+
+    def clear(self, part: tuple[int, int] | None = None) -> None:
+        """Remove the parts of one of many machines; None: all, and first of all their description."""
+        number, parts = part or (0, 1)
+        names = [MANIFEST, *([] if part else [DESCRIPTION])]
+        found = [name for name in self.sizes() if (match := _PART.match(name)) and int(match[1]) % parts == number]
+        for name in [*(name for name in names if name in self.sizes()), *found]:
+            self.system.rm_file(f"{self.path}/{name}")
+
+    def finished(self, sources: Mapping[int, str], predictor: str) -> list[PartSummary]:
+        """Return the summaries of the parts that are done, by what their shards are: they are there, in their size."""
+        sizes = self.sizes()
+        summaries = self.read(PartSummary, [name for name in map(summary_name, sources) if name in sizes])
+        return [
+            each
+            for each in summaries
+            if (each.source, each.predictor) == (sources.get(each.shard), predictor)
+            and sizes.get(part_name(each.shard)) == each.bytes
+        ]
+
+    def is_intact(self, summary: PartSummary) -> bool:
+        """Return whether a part has its digest."""
+        with self.open(part_name(summary.shard)) as file:
+            return stream_digest(file).hex() == summary.digest
+
+    def write_part(self, number: int, source: str, predictor: str, tables: Iterable[pa.Table]) -> PartSummary:
+        """Write a part, and then its summary."""
+        started, rows, errors, labels = time.perf_counter(), 0, list[str](), [0, 0]
+        with self.writing(part_name(number)) as path:
+            remaining = iter(tables)
+            first = next(remaining)
+            with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
+                for table in chain([first], remaining):
+                    writer.write_table(table.cast(writer.schema))
+                    rows += len(table)
+                    errors += table["error"].drop_null().to_pylist()
+                    if "label" in table.column_names:
+                        codes = table["label"].combine_chunks().values.to_numpy()
+                        labels = [
+                            count + int((codes == state).sum())
+                            for count, state in zip(labels, (PRESENT, ABSENT), strict=True)
+                        ]
+            size, digest = path.stat().st_size, file_digest(path).hex()
+        summary = PartSummary(
+            shard=number,
+            source=source,
+            predictor=predictor,
+            rows=rows,
+            unreadable=len(errors),
+            errors=tuple(errors[:_SHOWN]),
+            labels=(labels[0], labels[1]),
+            bytes=size,
+            digest=digest,
+            seconds=round(time.perf_counter() - started, 3),
+        )
+        self.write(summary_name(number), summary)
+        return summary
 
     def sizes(self) -> dict[str, int]:
         """Return the size of every file by its name."""
@@ -126,13 +201,9 @@ class PartFolder:
         """Open a file to read it."""
         return self.system.open(f"{self.path}/{name}", "rb")
 
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove files."""
-        for name in names:
-            self.system.rm_file(f"{self.path}/{name}")
-
-    def remove_abandoned(self) -> None:
-        """Remove the temporary files of workers that were killed."""
+    def finish(self, about: PartsDescription, summaries: Sequence[PartSummary]) -> None:
+        """Write the manifest, and remove the temporary files of workers that were killed."""
+        self.write(MANIFEST, PartsManifest(**dict(about), parts=tuple(summaries)))
         if self.local is not None:
             remove_partials(self.local, older_than=_ABANDONED)
 
