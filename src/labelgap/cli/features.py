@@ -59,4 +59,4 @@ def _write_parts(
 
     predictor = Predictor.of_backbone(create_backbone(name or PRETRAINED_BACKBONE, **network), device=device)
     result = predict_parts(predictor, source, out, engine=parts.engine_of(workers), part=parts.part, quiet=False)
-    print_parts(result, f"labelgap compare {shlex.quote(out)}")
+    print_parts(result, parts.part, f"labelgap compare {shlex.quote(out)}")

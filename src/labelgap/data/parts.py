@@ -35,6 +35,7 @@ _ROWS: Final = 4096
 _SHOWN: Final = 5
 _ABANDONED: Final = 24 * 3600.0
 """Seconds after which a temporary file is that of a killed worker."""
+_OWN: Final = ("part-", "_", ".")
 _PART: Final = re.compile(r"_?part-(\d+)\.")
 
 M = TypeVar("M", bound=BaseModel)
@@ -95,7 +96,7 @@ class PartFolder:
         """Start results in a folder, or resume the same ones; ``restart`` removes those of one of many machines."""
         self.system.makedirs(self.path, exist_ok=True)
         names = self.sizes()
-        foreign = [name for name in names if not name.startswith(("part-", "_", "."))]
+        foreign = [name for name in names if not name.startswith(_OWN)]
         if foreign and DESCRIPTION not in names:
             raise RunError(f"{self.address} has {foreign[0]}, and is no prediction: choose another --out.")
         if restart or DESCRIPTION not in names:
@@ -265,3 +266,45 @@ class StoredParts:
     def matrix(self, part: str, column: str) -> NDArray[np.float32]:
         """Return a column of lists of a part, ``(N, …)``."""
         return np.concatenate(list(self.blocks(part, column)))
+
+
+def check_parts(folder: PartFolder) -> tuple[dict[str, str], bool]:
+    """Return what is wrong with every file of results in parts, "" for nothing, and whether all shards are done."""
+    names = folder.sizes()
+    found = {name: "" if name.startswith(_OWN) else "no part of a prediction" for name in names}
+
+    def read(model: type[M], name: str) -> M | None:
+        try:
+            return folder.read(model, [name])[0] if name in names else None
+        except RunError as error:
+            found[name] = str(error)
+            return None
+
+    about, manifest = read(PartsDescription, DESCRIPTION), read(PartsManifest, MANIFEST)
+    listed = {} if manifest is None else {each.shard: each for each in manifest.parts}
+    if manifest is not None and sorted(listed) != list(range(manifest.shards)):
+        found[MANIFEST] = f"{len(listed):,} parts of {manifest.shards:,}"
+    elif about is not None and manifest is not None and dict(about).items() - dict(manifest).items():
+        found[MANIFEST] = f"of another prediction than {DESCRIPTION}"
+    for number in sorted({int(match[1]) for match in map(_PART.match, names) if match} | listed.keys()):
+        name, summary = part_name(number), read(PartSummary, summary_name(number))
+        if summary is None:
+            found[summary_name(number)] = found.get(summary_name(number), "missing")
+        elif listed and summary != listed.get(number):
+            found[summary_name(number)] = f"not what {MANIFEST} says"
+        elif about is not None and (summary.predictor != about.predictor or number >= about.shards):
+            found[summary_name(number)] = f"of another prediction than {DESCRIPTION}"
+        if (expected := listed.get(number, summary)) is None:
+            continue
+        try:
+            if name not in names:
+                found[name] = "missing"
+            elif not folder.is_intact(expected):
+                found[name] = "not as it was written: its digest differs"
+            else:
+                with folder.open(name) as file, pq.ParquetFile(file) as parquet:
+                    rows = parquet.metadata.num_rows
+                found[name] = "" if rows == expected.rows else f"{rows:,} rows, and {expected.rows:,} were written"
+        except READ_ERRORS as error:
+            found[name] = f"it cannot be read ({error})"
+    return found, manifest is not None

@@ -85,6 +85,7 @@ class PartsResult:
 
     address: str
     shards: int
+    own: int  # shards that this command was asked for
     summaries: tuple[PartSummary, ...]  # of the shards that are done
     computed: int  # shards, by this command
 
@@ -136,7 +137,7 @@ def predict_parts(
             problems += [outcome] if isinstance(outcome, str) else []
             reporter.advance(1)
     finished = tuple(folder.finished(sources, about.predictor))
-    result = PartsResult(folder.address, len(shards), finished, len(missing) - len(problems))
+    result = PartsResult(folder.address, len(shards), len(own), finished, len(missing) - len(problems))
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
         raise InputError(
