@@ -128,9 +128,9 @@ class PartFolder:
         ]
 
     def is_intact(self, summary: PartSummary) -> bool:
-        """Return whether a part has its digest."""
+        """Return whether a part has its size and its digest."""
         with self.open(part_name(summary.shard)) as file:
-            return stream_digest(file).hex() == summary.digest
+            return file.seek(0, 2) == summary.bytes and not file.seek(0) and stream_digest(file).hex() == summary.digest
 
     def write_part(self, number: int, source: str, predictor: str, tables: Iterable[pa.Table]) -> PartSummary:
         """Write a part, and then its summary."""
@@ -220,9 +220,8 @@ class StoredParts:
             raise InputError(f"{folder.address} has no {MANIFEST}: run its command to the end, which writes it.")
         (self.manifest,) = folder.read(PartsManifest, [MANIFEST])
         self.folder = folder
-        self.digests = {part_name(each.shard): each.digest for each in self.manifest.parts}
-        counts = {part_name(each.shard): each.rows - each.unreadable for each in self.manifest.parts}
-        self.sizes = {name: count for name, count in counts.items() if count > 0}
+        self.summaries = {part_name(part.shard): part for part in self.manifest.parts if part.rows > part.unreadable}
+        self.sizes = {name: part.rows - part.unreadable for name, part in self.summaries.items()}
         if not self.sizes:
             raise InputError(f"{folder.address} has no image that can be read.")
         self._verified = set[str]()
@@ -235,9 +234,8 @@ class StoredParts:
         address = f"{self.folder.address}/{part}"
         try:
             if part not in self._verified:
-                with self.folder.open(part) as file:
-                    if stream_digest(file).hex() != self.digests[part]:
-                        raise RunError(f"{address} is damaged: remove it, and run the command that wrote it again.")
+                if not self.folder.is_intact(self.summaries[part]):
+                    raise RunError(f"{address} is damaged: remove it, and run the command that wrote it again.")
                 self._verified.add(part)
             with self.folder.open(part) as file, pq.ParquetFile(file) as parquet:
                 self.schema = self.schema or parquet.schema_arrow
@@ -270,7 +268,7 @@ class StoredParts:
 
 def check_parts(folder: PartFolder) -> tuple[dict[str, str], bool]:
     """Return what is wrong with every file of results in parts, "" for nothing, and whether all shards are done."""
-    names = folder.sizes()
+    names = {name for name in folder.sizes() if name[0] != "."}  # workers write temporary files
     found = {name: "" if name.startswith(_OWN) else "no part of a prediction" for name in names}
 
     def read(model: type[M], name: str) -> M | None:

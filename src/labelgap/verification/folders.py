@@ -142,7 +142,6 @@ def verify_run(path: str | os.PathLike[str]) -> Verification:
     folder = Path(path)
     if is_url(os.fspath(path)) or (kind := _kind(folder)) == "parts":
         problems, finished = check_parts(PartFolder(os.fspath(path)))
-        problems |= dict(_strays(folder, "parts"))
         return Verification(folder, "parts", tuple(starmap(FileCheck, sorted(problems.items()))), finished)
     found = _compare_digests(folder, kind)
     for name, read in _readers(folder, kind):

@@ -127,7 +127,7 @@ def _stored_features(parts: StoredParts, splits: NDArray[Any]) -> dict[str, NDAr
     """Return the features of every split, in a file of the cache each."""
     cached, width = cache_folder() / "parts", parts.schema.field(_VECTOR).type.list_size
     make_folder(cached)
-    digest = hashlib.blake2b("".join(parts.digests.values()).encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b("".join(part.digest for part in parts.manifest.parts).encode(), digest_size=16).hexdigest()
     paths = {name: cached / f"{digest}-{name}.npy" for name in SPLITS if (splits == name).any()}
     if not all(path.exists() for path in paths.values()):
         with ExitStack() as stack:
