@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -111,30 +112,39 @@ class PartFolder:
     def clear(self, part: tuple[int, int] | None = None) -> None:
         """Remove the parts of one of many machines; None: all, and first of all their description."""
         number, parts = part or (0, 1)
-        names = [MANIFEST, *([] if part else [DESCRIPTION])]
-        found = [name for name in self.sizes() if (match := _PART.match(name)) and int(match[1]) % parts == number]
-        for name in [*(name for name in names if name in self.sizes()), *found]:
-            self.system.rm_file(f"{self.path}/{name}")
+        names = self.sizes().keys()
+        own = [name for name in names if (match := _PART.match(name)) and int(match[1]) % parts == number]
+        for name in (DESCRIPTION, MANIFEST, *own):
+            if name in names and not (part and name == DESCRIPTION):
+                self.system.rm_file(f"{self.path}/{name}")
 
     def finished(self, sources: Mapping[int, str], predictor: str) -> list[PartSummary]:
         """Return the summaries of the parts that are done, by what their shards are: they are there, in their size."""
         sizes = self.sizes()
-        summaries = self.read(PartSummary, [name for name in map(summary_name, sources) if name in sizes])
         return [
-            each
-            for each in summaries
-            if (each.source, each.predictor) == (sources.get(each.shard), predictor)
-            and sizes.get(part_name(each.shard)) == each.bytes
+            part
+            for part in self.read(PartSummary, [name for name in map(summary_name, sources) if name in sizes])
+            if (part.source, part.predictor) == (sources.get(part.shard), predictor)
+            and sizes.get(part_name(part.shard)) == part.bytes
         ]
 
-    def is_intact(self, summary: PartSummary) -> bool:
-        """Return whether a part has its size and its digest."""
-        with self.open(part_name(summary.shard)) as file:
-            return file.seek(0, 2) == summary.bytes and not file.seek(0) and stream_digest(file).hex() == summary.digest
+    def problem(self, summary: PartSummary) -> str:
+        """Return what is wrong with a part; "" where nothing is."""
+        try:
+            with self.open(part_name(summary.shard)) as file:
+                if file.seek(0, 2) != summary.bytes or file.seek(0) or stream_digest(file).hex() != summary.digest:
+                    return "not as it was written: its digest differs"
+            with self.open(part_name(summary.shard)) as file, pq.ParquetFile(file) as parquet:
+                rows = parquet.metadata.num_rows
+        except FileNotFoundError:
+            return "missing"
+        except READ_ERRORS as error:
+            return f"it cannot be read ({error})"
+        return "" if rows == summary.rows else f"{rows:,} rows, and {summary.rows:,} were written"
 
     def write_part(self, number: int, source: str, predictor: str, tables: Iterable[pa.Table]) -> PartSummary:
         """Write a part, and then its summary."""
-        started, rows, errors, labels = time.perf_counter(), 0, list[str](), [0, 0]
+        started, rows, errors, codes = time.perf_counter(), 0, list[str](), Counter[int]()
         with self.writing(part_name(number)) as path:
             remaining = iter(tables)
             first = next(remaining)
@@ -144,24 +154,12 @@ class PartFolder:
                     rows += len(table)
                     errors += table["error"].drop_null().to_pylist()
                     if "label" in table.column_names:
-                        codes = table["label"].combine_chunks().values.to_numpy()
-                        labels = [
-                            count + int((codes == state).sum())
-                            for count, state in zip(labels, (PRESENT, ABSENT), strict=True)
-                        ]
-            size, digest = path.stat().st_size, file_digest(path).hex()
-        summary = PartSummary(
-            shard=number,
-            source=source,
-            predictor=predictor,
-            rows=rows,
-            unreadable=len(errors),
-            errors=tuple(errors[:_SHOWN]),
-            labels=(labels[0], labels[1]),
-            bytes=size,
-            digest=digest,
-            seconds=round(time.perf_counter() - started, 3),
-        )
+                        found = np.unique(table["label"].combine_chunks().values.to_numpy(), return_counts=True)
+                        codes.update(dict(zip(*map(np.ndarray.tolist, found), strict=True)))
+            stored: dict[str, Any] = {"bytes": path.stat().st_size, "digest": file_digest(path).hex()}
+        counts = {"rows": rows, "unreadable": len(errors), "labels": (codes[PRESENT], codes[ABSENT])}
+        stored |= {"source": source, "predictor": predictor, "errors": tuple(errors[:_SHOWN]), **counts}
+        summary = PartSummary(shard=number, seconds=round(time.perf_counter() - started, 3), **stored)
         self.write(summary_name(number), summary)
         return summary
 
@@ -233,10 +231,9 @@ class StoredParts:
     def _open(self, part: str) -> Iterator[pq.ParquetFile]:
         address = f"{self.folder.address}/{part}"
         try:
-            if part not in self._verified:
-                if not self.folder.is_intact(self.summaries[part]):
-                    raise RunError(f"{address} is damaged: remove it, and run the command that wrote it again.")
-                self._verified.add(part)
+            if part not in self._verified and (problem := self.folder.problem(self.summaries[part])):
+                raise RunError(f"{address} is damaged ({problem}): remove it, and run the command that wrote it again.")
+            self._verified.add(part)
             with self.folder.open(part) as file, pq.ParquetFile(file) as parquet:
                 self.schema = self.schema or parquet.schema_arrow
                 if not parquet.schema_arrow.equals(self.schema):
@@ -285,24 +282,13 @@ def check_parts(folder: PartFolder) -> tuple[dict[str, str], bool]:
     elif about is not None and manifest is not None and dict(about).items() - dict(manifest).items():
         found[MANIFEST] = f"of another prediction than {DESCRIPTION}"
     for number in sorted({int(match[1]) for match in map(_PART.match, names) if match} | listed.keys()):
-        name, summary = part_name(number), read(PartSummary, summary_name(number))
+        name, summary = summary_name(number), read(PartSummary, summary_name(number))
         if summary is None:
-            found[summary_name(number)] = found.get(summary_name(number), "missing")
-        elif listed and summary != listed.get(number):
-            found[summary_name(number)] = f"not what {MANIFEST} says"
+            found.setdefault(name, "missing")
+        elif summary != listed.get(number, summary):
+            found[name] = f"not what {MANIFEST} says"
         elif about is not None and (summary.predictor != about.predictor or number >= about.shards):
-            found[summary_name(number)] = f"of another prediction than {DESCRIPTION}"
-        if (expected := listed.get(number, summary)) is None:
-            continue
-        try:
-            if name not in names:
-                found[name] = "missing"
-            elif not folder.is_intact(expected):
-                found[name] = "not as it was written: its digest differs"
-            else:
-                with folder.open(name) as file, pq.ParquetFile(file) as parquet:
-                    rows = parquet.metadata.num_rows
-                found[name] = "" if rows == expected.rows else f"{rows:,} rows, and {expected.rows:,} were written"
-        except READ_ERRORS as error:
-            found[name] = f"it cannot be read ({error})"
+            found[name] = f"of another prediction than {DESCRIPTION}"
+        if (expected := listed.get(number, summary)) is not None:
+            found[part_name(number)] = folder.problem(expected)
     return found, manifest is not None

@@ -215,7 +215,7 @@ class _Prediction:
         remove_partials(local)
         for written in (path, error_file(path)):
             remove_partials_of(written)
-        done = {part.shard for part in self.finished() if self.folder.is_intact(part)}
+        done = {part.shard for part in self.finished() if not self.folder.problem(part)}
         missing = [chunk.number for chunk in self.chunks if chunk.number not in done]
         for name in {*map(part_name, missing)}.intersection(self.folder.sizes()):
             self.reporter.log(f"note: {name} is damaged or incomplete, and computed again")
