@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -32,7 +32,7 @@ from labelgap.data.images import FileImages, ImageSource
 from labelgap.data.parts import DESCRIPTION, PartFolder, PartsDescription, PartSummary, part_name
 from labelgap.inference.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
 from labelgap.inference.parts import part_table
-from labelgap.inference.predictor import CachedLogits, Prediction, Predictor
+from labelgap.inference.predictor import Prediction, Predictor
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.loop.processes import (
     broadcast_object,
@@ -115,11 +115,9 @@ def predict_to_file(
                     csv_schema(columns)  # raises where the classes do not fit
                 for images in source_list:
                     predictor.check(images)
-                length = chunk_length(len(columns.classes), predictor.batch_size)
-                about = _describe(predictor, source_list, length)
-                chunks = plan_chunks(source_list, length)
-                cached, parts = CachedLogits(run, predictor.device), PartFolder(os.fspath(folder))
-                job = _Prediction(predictor, cached, workers, chunks, parts, about, columns, Reporter(quiet))
+                chunks, about = _plan(predictor, source_list)
+                parts = PartFolder(os.fspath(folder))
+                job = _Prediction(predictor, workers, chunks, parts, about, columns, Reporter(quiet))
             return job.run_to(path, skip=on_bad_image == "skip", force=force, restart=restart)
     except LabelGapError:
         raise
@@ -132,41 +130,31 @@ def predict_to_file(
                 folder.rmdir()  # where it is empty
 
 
-@dataclass(frozen=True, eq=False)
-class Chunk:
-    """Rows ``start`` to ``stop`` of a source: what is computed, or computed again, as a whole."""
+class _Chunk(NamedTuple):
+    """Rows of a source that are computed, or computed again, as a whole."""
 
     number: int
     images: ImageSource
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
+    rows: range
 
 
-def chunk_length(classes: int, batch_size: int) -> int:
-    """Return the number of images of a chunk: a multiple of the batch size."""
-    return max(1, min(MAX_IMAGES, MAX_ENTRIES // max(classes, 1)) // batch_size) * batch_size
+def _plan(predictor: Predictor, sources: Sequence[ImageSource]) -> tuple[list[_Chunk], PartsDescription]:
+    """Divide sources into chunks of whole batches, and say what identifies the prediction, so that it is resumed.
 
-
-def plan_chunks(sources: Sequence[ImageSource], length: int) -> list[Chunk]:
-    """Divide sources into chunks, the last of each is shorter."""
-    spans = ((images, start) for images in sources for start in range(0, len(images), length))
-    return [Chunk(number, images, at, min(at + length, len(images))) for number, (images, at) in enumerate(spans)]
-
-
-def _describe(predictor: Predictor, sources: Sequence[ImageSource], length: int) -> PartsDescription:
-    """Return what identifies a prediction, which may be resumed; image files by their names, which is quick."""
-    digest = hashlib.blake2b(f"{predictor.batch_size} {length}".encode(), digest_size=16)
+    Image files are identified by their names, which is quick.
+    """
+    size = predictor.batch_size
+    length = max(1, min(MAX_IMAGES, MAX_ENTRIES // max(len(predictor.classes), 1)) // size) * size
+    spans = [
+        (images, range(len(images))[at : at + length]) for images in sources for at in range(0, len(images), length)
+    ]
+    digest = hashlib.blake2b(f"{size} {length}".encode(), digest_size=16)
     for source in sources:
-        if isinstance(source, FileImages):
-            for name in (str(source.root), *source.files):
-                digest.update(b"\0" + name.encode("utf-8", "surrogateescape"))
-        else:
-            digest.update(source.fingerprint().encode())
-    shards = sum(-(-len(images) // length) for images in sources)
-    return predictor.parts_description(digest.hexdigest(), shards)
+        named = (str(source.root), *source.files) if isinstance(source, FileImages) else (source.fingerprint(),)
+        for name in named:
+            digest.update(b"\0" + name.encode("utf-8", "surrogateescape"))
+    chunks = [_Chunk(number, *span) for number, span in enumerate(spans)]
+    return chunks, predictor.parts_description(digest.hexdigest(), len(chunks))
 
 
 @dataclass(frozen=True)
@@ -174,9 +162,8 @@ class _Prediction:
     """A prediction in progress."""
 
     predictor: Predictor
-    cached: CachedLogits
     workers: int
-    chunks: Sequence[Chunk]
+    chunks: Sequence[_Chunk]
     folder: PartFolder
     about: PartsDescription
     columns: PredictionColumns
@@ -195,9 +182,7 @@ class _Prediction:
         summary: PredictionSummary | None = None
         with fail_together():
             if is_main_process():
-                if not skip:
-                    self.refuse_unreadable(path)
-                summary = self.write(path, force)
+                summary = self.write(path, force, skip)
                 self.folder.clear()
         return cast(PredictionSummary, broadcast_object(summary))
 
@@ -227,19 +212,19 @@ class _Prediction:
         """Return what is known of the chunks that are written."""
         return self.folder.finished(dict.fromkeys(range(len(self.chunks)), self.about.source), self.about.predictor)
 
-    def compute(self, missing: Sequence[Chunk]) -> None:
+    def compute(self, missing: Sequence[_Chunk]) -> None:
         """Compute the chunks that are missing, of several processes each its part of them."""
-        total, known, uncached = sum(map(len, self.chunks)), 0, list[Chunk]()
-        if done := total - sum(map(len, missing)):
+        total, known, uncached = self.count(self.chunks), 0, list[_Chunk]()
+        if done := total - self.count(missing):
             self.reporter.log(f"resuming after {done:,} of {total:,} images")
         first, last = (len(missing) * (rank() + end) // world_size() for end in (0, 1))
         with self.reporter.bar("predicting", total, done):
             try:
                 for chunk in missing[first:last]:  # in one piece: a loader reads adjacent chunks
-                    found, logits = self.cached.read(chunk.images.select(np.arange(chunk.start, chunk.stop)))
+                    found, logits = self.predictor.read_cached(chunk.images.select(np.array(chunk.rows)))
                     if found.any():
-                        others = chunk.start + np.flatnonzero(~found)
-                        self._write_chunk(chunk, self.predictor.iterate(chunk.images, others, self.workers), logits)
+                        others = np.array(chunk.rows)[~found]
+                        self._write_chunk(chunk, logits, self.predictor.iterate(chunk.images, others, self.workers))
                         self.reporter.advance(int(found.sum()))
                         known += int(found.sum())
                     else:
@@ -248,10 +233,12 @@ class _Prediction:
                     enumerate(uncached), lambda item: (id(item[1].images), item[1].number - item[0])
                 ):
                     group = [chunk for _, chunk in each]
-                    rows = range(group[0].start, group[-1].stop)
+                    rows = range(group[0].rows.start, group[-1].rows.stop)
                     batches = self.predictor.iterate(group[0].images, rows, self.workers)
                     for chunk in group:
-                        self._write_chunk(chunk, islice(batches, -(-len(chunk) // self.predictor.batch_size)))
+                        logits = np.empty((len(chunk.rows), len(self.columns.classes)), dtype=np.float32)
+                        count = -(-len(chunk.rows) // self.predictor.batch_size)
+                        self._write_chunk(chunk, logits, islice(batches, count))
             except KeyboardInterrupt:
                 done = sum(part.rows for part in self.finished())
                 self.reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
@@ -259,86 +246,77 @@ class _Prediction:
         if known:
             self.reporter.log(f"features of {known:,} of {total:,} images are from the cache")
 
-    def _write_chunk(
-        self, chunk: Chunk, batches: Iterable[Prediction], logits: NDArray[np.float32] | None = None
-    ) -> None:
+    @staticmethod
+    def count(chunks: Iterable[_Chunk]) -> int:
+        """Return how many images chunks have."""
+        return sum(len(chunk.rows) for chunk in chunks)
+
+    def _write_chunk(self, chunk: _Chunk, logits: NDArray[np.float32], batches: Iterable[Prediction]) -> None:
         """Write a chunk: the logits that are known, and those of batches of its rows."""
-        logits = np.empty((len(chunk), len(self.columns.classes)), dtype=np.float32) if logits is None else logits
-        errors = np.full(len(chunk), "", dtype=object)
+        errors, start = np.full(len(logits), "", dtype=object), chunk.rows.start
         for batch, values, _ in batches:
-            logits[batch.rows - chunk.start] = values
-            for row, error in batch.errors.items():
-                errors[row - chunk.start] = str(error)
+            logits[batch.rows - start] = values
+            errors[[row - start for row in batch.errors]] = list(map(str, batch.errors.values()))
             self.reporter.advance(len(batch.rows))
         table = part_table({}, {"logit": logits, "error": errors}, self.predictor)
         self.folder.write_part(chunk.number, self.about.source, self.about.predictor, [table])
 
-    def _read_chunk(self, chunk: Chunk) -> tuple[NDArray[np.float32], dict[int, str]]:
-        """Return the logits of a chunk, NaN for unreadable images, and row → why the image cannot be read."""
-        with self.folder.open(part_name(chunk.number)) as file:
-            table = pq.read_table(file)
-        logits = table["logit"].combine_chunks().values.to_numpy(zero_copy_only=False).reshape(len(chunk), -1)
-        errors = enumerate(table["error"].to_pylist(), chunk.start)
-        return logits, {row: error for row, error in errors if error is not None}
+    def write(self, path: Path, force: bool, skip: bool) -> PredictionSummary:
+        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced.
 
-    def _unreadable(self) -> Iterator[tuple[Chunk, dict[int, str]]]:
-        """Yield the chunks with images that cannot be read, and row → why."""
-        for part in self.finished():
-            if part.unreadable:
-                yield (chunk := self.chunks[part.shard]), self._read_chunk(chunk)[1]
-
-    def refuse_unreadable(self, path: Path) -> None:
-        """Raise an error that names unreadable images, and discard their chunks: they are computed again."""
-        messages = list[str]()
-        for chunk, errors in self._unreadable():
-            Path(self.folder.address, part_name(chunk.number)).unlink()
-            messages += errors.values()
-        if not messages:
-            return
-        shown = "".join(f"\n  {message}" for message in messages[:_MAX_ERRORS])
-        more = f"\n  …and {len(messages) - _MAX_ERRORS:,} more" if len(messages) > _MAX_ERRORS else ""
-        raise InputError(
-            f"{pluralize(len(messages), 'image')} cannot be read, {path} was not written:{shown}{more}\n"
-            "Repair them and run the command again, or leave their rows blank with --on-bad-image skip. All other "
-            "images are done."
-        )
-
-    def write(self, path: Path, force: bool) -> PredictionSummary:
-        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced."""
-        counts = np.zeros(3, dtype=np.int64)
+        Unreadable images, if they are not to be skipped, are an error that names them; their chunks are discarded.
+        """
+        counts, errors = np.zeros(3, dtype=np.int64), list[tuple[str, str]]()
         with atomic_path(path) as temporary:
             is_csv = path.suffix.lower() == ".csv"
             open_writer, schema = (CsvWriter, csv_schema) if is_csv else (pq.ParquetWriter, lambda each: each.schema)
             with open_writer(temporary, schema(self.columns)) as writer:
-                for names, logits in self._tables():
-                    bad = np.isnan(logits[:, 0])
+                for names, logits, reasons in self._tables():
+                    bad = np.array([reason is not None for reason in reasons], dtype=bool)
                     writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
                     labels = labels_from_scores(expit(logits[~bad]), self.columns.thresholds, self.columns.calibration)
                     counts += np.bincount(labels.ravel(), minlength=3)
+                    errors += [
+                        (name, reason) for name, reason in zip(names, reasons, strict=True) if reason is not None
+                    ]
+            if errors and not skip:
+                for part in self.finished():
+                    if part.unreadable:
+                        Path(self.folder.address, part_name(part.shard)).unlink()
+                raise _unreadable_error(path, [reason for _, reason in errors])
             if path.exists() and not force and not filecmp.cmp(path, temporary, shallow=False):
                 raise existing_file_error(path)
+        if errors:
+            with atomic_path(error_file(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([("image", "reason"), *map(quote_formulas, errors)])
         absent, present, unsure = counts.tolist()
-        return PredictionSummary(path, sum(map(len, self.chunks)), absent, present, unsure, *self._write_errors(path))
+        unreadable = len(errors), tuple(reason for _, reason in errors[:_MAX_ERRORS])
+        named = error_file(path) if errors else None
+        return PredictionSummary(path, self.count(self.chunks), absent, present, unsure, *unreadable, named)
 
-    def _tables(self) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-        """Yield the names and logits of several chunks at a time."""
-        names: list[str] = []
-        logits: list[NDArray[np.float32]] = []
+    def _tables(self) -> Iterator[tuple[list[str], NDArray[np.float32], list[str | None]]]:
+        """Yield the names and logits of several chunks at a time, and why images of them cannot be read."""
+        names, logits, reasons = list[str](), list[NDArray[np.float32]](), list[str | None]()
         for chunk in self.chunks:
-            names += chunk.images.names[chunk.start : chunk.stop]
-            logits.append(self._read_chunk(chunk)[0])
+            with self.folder.open(part_name(chunk.number)) as file:
+                table = pq.read_table(file)
+            names += chunk.images.names[chunk.rows.start : chunk.rows.stop]
+            values = table["logit"].combine_chunks().values.to_numpy(zero_copy_only=False)
+            logits.append(values.reshape(len(chunk.rows), -1))
+            reasons += table["error"].to_pylist()
             if len(names) * len(self.columns.classes) >= MAX_ENTRIES or chunk is self.chunks[-1]:
-                yield names, np.concatenate(logits)
-                names, logits = [], []
+                yield names, np.concatenate(logits), reasons
+                names, logits, reasons = [], [], []
 
-    def _write_errors(self, path: Path) -> tuple[int, tuple[str, ...], Path | None]:
-        """Write a CSV of unreadable images beside the file; return their number, the first errors, and the CSV."""
-        found = [(chunk.images.names[row], error) for chunk, each in self._unreadable() for row, error in each.items()]
-        if not found:
-            return 0, (), None
-        with atomic_path(error_file(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("image", "reason"), *map(quote_formulas, found)])
-        return len(found), tuple(error for _, error in found[:_MAX_ERRORS]), error_file(path)
+
+def _unreadable_error(path: Path, messages: Sequence[str]) -> InputError:
+    shown = "".join(f"\n  {message}" for message in messages[:_MAX_ERRORS])
+    more = f"\n  …and {len(messages) - _MAX_ERRORS:,} more" if len(messages) > _MAX_ERRORS else ""
+    return InputError(
+        f"{pluralize(len(messages), 'image')} cannot be read, {path} was not written:{shown}{more}\n"
+        "Repair them and run the command again, or leave their rows blank with --on-bad-image skip. All other "
+        "images are done."
+    )
 
 
 def existing_file_error(path: Path) -> InputError:

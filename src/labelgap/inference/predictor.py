@@ -57,7 +57,7 @@ class Predictor:
     state: what it returns depends on the batch alone.
 
     Args:
-        run: a run, or its folder.
+        run: a run, or its folder; or a backbone, of which there are only features.
         device: "auto", "cpu", "cuda", "mps"; "auto" is chosen on the machine that predicts.
         batch_size: images at a time; fewer where they are large.
         features: whether to return features too.
@@ -68,33 +68,31 @@ class Predictor:
     """
 
     def __init__(
-        self, run: Run | str | os.PathLike[str], *, device: str = "auto", batch_size: int = 64, features: bool = False
+        self,
+        run: Run | Backbone | str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        batch_size: int = 64,
+        features: bool = False,
     ) -> None:
-        opened = run if isinstance(run, Run) else open_run(run)
-        self.classes, self.thresholds, self.calibration = opened.config.classes, opened.thresholds, opened.calibration
-        self.network = opened.model
-        self.precision: Precision | None = opened.config.feature_precision
-        self._prepare(opened.config.transform, device, batch_size, features)
-
-    @classmethod
-    def of_backbone(
-        cls, backbone: Backbone, transform: str = "resize", *, device: str = "auto", batch_size: int = 64
-    ) -> Predictor:
-        """Return one that computes the features of a backbone alone, in the fastest precision of each machine."""
-        made = cls.__new__(cls)
-        made.classes, made.network, made.precision = (), Classifier(backbone, 1).eval(), None
-        made.thresholds, made.calibration = Thresholds(np.empty(0), ()), None
-        made._prepare(transform, device, batch_size, True)
-        return made
-
-    def _prepare(self, transform: str, device: str, batch_size: int, features: bool) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: it must be at least 1.")
+        self.device_name, self.features, self.transform_name = device, features, "resize"
+        self.classes: tuple[str, ...] = ()
+        self.thresholds, self.calibration = Thresholds(np.empty(0), ()), None
+        self.precision: Precision | None = None  # the fastest of each machine
+        if isinstance(run, Backbone):
+            self.network = Classifier(run, 1).eval()
+        else:
+            opened = run if isinstance(run, Run) else open_run(run)
+            config, self.thresholds, self.calibration = opened.config, opened.thresholds, opened.calibration
+            self.classes, self.network, self.transform_name = config.classes, opened.model, config.transform
+            self.precision = config.feature_precision
         if features and not self.network.reads_features:
             raise InputError("the logits of this run are not those of one vector for each image: it has no features.")
-        self.device_name, self.features = device, features
-        self.batch_size = bounded_batch(batch_size, self.network.backbone, self.network.average_sizes)
-        inputs = ImageInputs(EncodedImages(()), self.network.backbone, torch.device("cpu"), transform=transform)
+        backbone = self.network.backbone
+        self.batch_size = bounded_batch(batch_size, backbone, self.network.average_sizes)
+        inputs = ImageInputs(EncodedImages(()), backbone, torch.device("cpu"), transform=self.transform_name)
         self.transform = inputs.transform_of(None)
         self._scorer: Callable[[Tensor], Tensor] | None = None
 
@@ -212,25 +210,20 @@ class Predictor:
             each[np.isin(batch.rows, list(batch.errors))] = np.nan
         return result[0], result[1]
 
+    def read_cached(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which images have features that another command has cached, and the ``(N, K)`` logits, else 0.
 
-class CachedLogits:
-    """Logits from features that another command has cached; nothing is stored, as images may never be seen again."""
-
-    def __init__(self, run: Run, device: torch.device) -> None:
-        self.network, self.device = run.model.to(device), device
-        self._cache: CachedFeatures | None = None
-        if self.network.reads_features:
-            config, backbone = run.config, self.network.backbone
-            options: dict[str, Any] = {"average_flips": config.average_flips, "precision": config.feature_precision}
-            self._cache = CachedFeatures(backbone, device, config.transform, **options)
-
-    def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which images have cached features, and the ``(N, K)`` logits, 0 where they have none."""
-        found = np.zeros(len(images), dtype=bool)
-        logits = np.zeros((len(images), len(self.network.head.bias)), dtype=np.float32)
-        if self._cache is not None and not isinstance(images, FeatureVectors):
+        Nothing is cached here, as images may never be seen again.
+        """
+        network, found = self.network.to(self.device), np.zeros(len(images), dtype=bool)
+        logits = np.zeros((len(images), len(self.classes)), dtype=np.float32)
+        if network.reads_features and not isinstance(images, FeatureVectors):
             found, features = self._cache.read(images)
             with torch.inference_mode():
-                values = torch.from_numpy(features[found]).to(self.device)
-                logits[found] = self.network.head(values).float().cpu().numpy()
+                logits[found] = network.head(torch.from_numpy(features[found]).to(self.device)).float().cpu().numpy()
         return found, logits
+
+    @cached_property
+    def _cache(self) -> CachedFeatures:
+        how: dict[str, Any] = {"average_flips": self.network.average_flips, "precision": self.precision}
+        return CachedFeatures(self.network.backbone, self.device, self.transform_name, **how)
