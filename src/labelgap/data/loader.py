@@ -51,7 +51,6 @@ class ImageLoader:
         workers: worker processes; 0 reads in this one. There are at most as many as processors.
         epoch: counted from 1; it changes only what is random.
         pin_memory: put batches into page-locked memory, for faster copies to a GPU.
-        start_method: "fork", "spawn" or "forkserver"; the system's default when left out.
 
     Example:
         >>> images = ArrayImages(np.arange(5 * 8 * 8, dtype=np.uint8).reshape(5, 8, 8))
@@ -71,7 +70,6 @@ class ImageLoader:
         workers: int = 0,
         epoch: int = 1,
         pin_memory: bool = False,
-        start_method: str | None = None,
     ) -> None:
         if batch_size < 1 or workers < 0:
             raise InputError(f"the batch size ({batch_size}) is at least 1, workers ({workers}) at least 0.")
@@ -85,7 +83,6 @@ class ImageLoader:
         self.workers = min(workers, cpu_count())
         self.epoch = epoch
         self.pin_memory = pin_memory
-        self.start_method = start_method
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
@@ -115,7 +112,6 @@ class ImageLoader:
             collate_fn=self.read,  # type: ignore[arg-type]  # in the worker, which sends its tensors
             num_workers=self.workers,
             pin_memory=self.pin_memory,
-            multiprocessing_context=self.start_method if self.workers else None,
             worker_init_fn=_start_worker,
             generator=torch.Generator(),  # its own, so that torch's global state does not change
         )

@@ -99,7 +99,9 @@ class PartFolder:
         names = self.sizes()
         foreign = [name for name in names if not name.startswith(_OWN)]
         if foreign and DESCRIPTION not in names:
-            raise RunError(f"{self.address} has {foreign[0]}, and is no prediction: choose another --out.")
+            raise RunError(
+                f"{self.address} has {foreign[0]}, and is no prediction of this version: choose another --out."
+            )
         if restart or DESCRIPTION not in names:
             self.clear(part)
             self.write(DESCRIPTION, about)

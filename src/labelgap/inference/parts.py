@@ -117,7 +117,7 @@ def predict_parts(
         out: a folder, or a URL of one.
         engine: what computes the shards.
         part: (0, 64) is the first of 64 parts of the shards; other machines compute the others into the same folder.
-        restart: remove what is there.
+        restart: remove what is there of this part.
         quiet: show no progress.
     """
     number, parts = part
