@@ -248,7 +248,7 @@ def test_a_bucket_is_read_and_written(bucket: str, run: Run, photos: FileImages,
     part = predict_parts(predictor, f"{bucket}/photos", f"{bucket}/out", part=(0, 2))
     assert not part.complete and part.computed == 3
     result = predict_parts(predictor, f"{bucket}/photos", f"{bucket}/out")
-    assert result.computed == 2
+    assert result.computed == 2 and call("verify", f"{bucket}/out") == 0
     s3fs.S3FileSystem().get(f"{bucket}/out", str(tmp_path / "copy"), recursive=True)
     assert not [path for path in (tmp_path / "copy").iterdir() if path.name.endswith(".partial")]
     check(PartsResult(str(tmp_path / "copy"), result.shards, 5, result.summaries, 0), run, photos)
@@ -263,7 +263,7 @@ def test_the_command_writes_parts(tmp_path: Path, photos: FileImages, capsys: py
     table = pq.read_table(out / "part-000000.parquet")
     assert table["feature"].type.list_size == run.model.backbone.num_features
     assert call(*command, "--shards", "1/2", "--features") == 0
-    printed = capsys.readouterr().out
-    assert "none of them is of 1/2" in printed and "wrote" not in printed
+    none = capsys.readouterr().out
+    assert "none of them is of 1/2" in none and "wrote" not in none
     for wrong in (["--shards", "2/2"], ["--shards", "x"], ["--engine", "rai"], ["--engine", "ray", "--workers", "0:2"]):
         assert call(*command, *wrong) == 2
