@@ -22,9 +22,9 @@ import labelgap as lg
 from labelgap.audit.candidates import Audit
 from labelgap.cli.main import main
 from labelgap.core.cache import cache_limit, list_rows
-from labelgap.core.errors import LabelGapError
+from labelgap.core.errors import LabelGapError, RunError
 from labelgap.data import load
-from labelgap.inference.chunks import plan_chunks
+from labelgap.data.parts import PartFolder, check_parts
 from labelgap.inference.predict import predict_to_file
 from labelgap.models import create_backbone
 from labelgap.models.weight_files import read_weight_file
@@ -121,10 +121,11 @@ def _study(folder: Path) -> Any:
     return [study.title, study.members, [(run.config, run.metrics) for _, run in study.runs]]
 
 
-def _chunks(folder: Path) -> Any:
-    store = samples.prediction_store(folder.parent)
-    chunks = plan_chunks([samples.SIZES["test"]], 10, samples.BATCH)
-    return [(store.has(chunk), store.read(chunk)) for chunk in chunks]
+def _parts(folder: Path) -> Any:
+    found, finished = check_parts(PartFolder(os.fspath(folder)))
+    if any(found.values()):
+        raise RunError(str(found))
+    return found, finished
 
 
 def _predict(folder: Path) -> Any:
@@ -184,7 +185,7 @@ READERS: Final[dict[str, Reader]] = {
     "backbone": lambda path: create_backbone("small-cnn", weights=path).state_dict(),
     "cache": _cache,
     "cached features": _cached,
-    "chunks": _chunks,
+    "parts": _parts,
     "check review": check_review,
     "coco": lambda folder: describe_splits(lg.load("coco2017", folder)),
     "compare again": _compare_again,

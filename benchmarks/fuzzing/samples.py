@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import safetensors.torch
@@ -20,7 +21,7 @@ import labelgap as lg
 from labelgap.core.cache import KEY_BYTES, RowStore
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import ImageSource
-from labelgap.inference.chunks import ChunkStore, chunk_folder, describe_prediction, plan_chunks
+from labelgap.inference.predict import predict_to_file
 from labelgap.models import create_backbone
 from labelgap.review.database import FILE as STORE
 from labelgap.review.folder import create_random_review
@@ -68,13 +69,6 @@ def make_samples(folder: Path) -> None:
     make_data_sets(folder)
     _weights(folder)
     _cache(folder / "cache")
-
-
-def prediction_store(folder: Path) -> ChunkStore:
-    """Open the unfinished prediction of ``folder``; the run that made it is "run"."""
-    chunk_folder(folder / PREDICTION).mkdir(exist_ok=True)
-    description = describe_prediction(folder / "run", [test_images()], 10, BATCH)
-    return ChunkStore(folder / PREDICTION, description, 10)
 
 
 @cache
@@ -146,11 +140,9 @@ def _study(data: Dataset, folder: Path, settings: dict[str, Any]) -> None:
 
 def _prediction(folder: Path) -> None:
     """Leave a prediction as a kill after its last chunk would."""
-    store, run = prediction_store(folder), lg.open_run(folder / "run")
-    (chunk,) = plan_chunks([len(test_images())], 10, BATCH)
-    logits = run.logits(test_images(), device="cpu")
-    logits[1] = np.nan
-    store.write(chunk, logits, {1: "b.png cannot be read"})
+    with patch("labelgap.inference.predict.atomic_path", side_effect=_Killed), suppress(_Killed):
+        run, out = lg.open_run(folder / "run"), folder / PREDICTION
+        predict_to_file(run, test_images(), out, batch_size=BATCH, device="cpu", workers=0)
 
 
 def _coco(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.data import loader
 from labelgap.data.images import ArrayImages, FileImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import (
@@ -224,9 +227,6 @@ def test_nothing_is_mirrored_where_a_mirror_image_has_other_labels() -> None:
     assert 0.4 < (Augmentation(0).affine_matrices(draws)[:, 0, 0] > 0).float().mean() < 0.6
 
 
-SPAWNED = {"workers": 1, "start_method": "spawn"}
-
-
 @pytest.fixture(scope="module")
 def array() -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (23, 8, 8)).astype(np.uint8)
@@ -271,11 +271,14 @@ def test_mirrored_images_are_mirrored_left_to_right(array: NDArray[np.uint8]) ->
         assert torch.equal(mirrored[row], plain[row].flip(-1) if flipped else plain[row])
 
 
-@pytest.mark.parametrize("how", [{"workers": 2}, pytest.param(SPAWNED, marks=pytest.mark.slow)])
-def test_processes_change_nothing_however_they_are_started(files: FileImages, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("start", [None, pytest.param("spawn", marks=pytest.mark.slow)])
+def test_processes_change_nothing_however_they_are_started(
+    files: FileImages, start: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "DataLoader", partial(DataLoader, multiprocessing_context=start))
     order = np.random.default_rng(3).permutation(len(files))
     settings: dict[str, Any] = {"transform": Resize(5, 9), "batch_size": 4, "epoch": 2}
-    here, there = (everything(ImageLoader(files, order, **settings, **each)) for each in ({}, how))
+    here, there = (everything(ImageLoader(files, order, **settings, workers=workers)) for workers in (0, 2))
     assert here[0] == there[0] and torch.equal(here[1], there[1])
 
 

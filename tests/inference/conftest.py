@@ -7,7 +7,7 @@ import pytest
 from tests.training.untrained_run import CALIBRATION, make_run
 
 from labelgap.data import ArrayImages
-from labelgap.inference import chunks as chunks_module
+from labelgap.inference import predict as predict_module
 from labelgap.training import Run
 
 
@@ -25,4 +25,4 @@ def images() -> ArrayImages:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks_module, "MAX_IMAGES", 16)
+    monkeypatch.setattr(predict_module, "MAX_IMAGES", 16)

@@ -14,15 +14,38 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 HEAD, SECOND = "127.0.0.2", "127.0.0.3"  # Ray replaces 127.0.0.1 by the address of the machine
 _ATTEMPTS = 5
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # before Ray is imported
 
 
+class Cluster(NamedTuple):
+    """A cluster that runs."""
+
+    address: str
+    second: subprocess.Popen[bytes]
+
+    def processes(self) -> list[int]:
+        """Return the ids of the processes of the second node; its workers have groups of their own."""
+        found = list[int]()
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                found += [int(path.name)] if os.getsid(int(path.name)) == self.second.pid else []
+        return found
+
+    def kill_second(self) -> None:
+        """End the second node as a power cut does."""
+        for number in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        self.second.wait()
+
+
 @contextmanager
-def ray_cluster(cpus: int = 2) -> Iterator[str]:
-    """Yield the address of a cluster that runs while the block does, in the environment RAY_ADDRESS too."""
+def ray_cluster(cpus: int = 2) -> Iterator[Cluster]:
+    """Yield a cluster that runs while the block does, whose address is in the environment RAY_ADDRESS too."""
     folder = Path(tempfile.mkdtemp(prefix="lg"))  # a short path: Ray's sockets are below it
     address = f"{HEAD}:{_free_port(HEAD)}"
     before = dict(os.environ)
@@ -36,7 +59,7 @@ def ray_cluster(cpus: int = 2) -> Iterator[str]:
         head = ("--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false", f"--temp-dir={folder}/r")
         nodes.append(_start_node(HEAD, cpus, folder / "head.log", *head))
         nodes.append(_start_node(SECOND, cpus, folder / "second.log", f"--address={address}"))
-        yield address
+        yield Cluster(address, nodes[1])
     finally:
         for node in reversed(nodes):
             _end(node)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from labelgap.data.writers.shards import ShardOptions, write_shards
 from labelgap.inference import sources
 from labelgap.inference.parts import Outcome, PartJob, PartsResult, predict_parts
 from labelgap.training import Run
+from labelgap.verification import accept_changes
 
 COUNT, BAD = 23, "007.jpg"
 
@@ -91,6 +93,19 @@ def test_every_kind_of_source_gives_what_predict_gives(run: Run, photos: FileIma
         check(predict_parts(predictor, server.url, tmp_path / "out" / "http"), run, photos)
 
 
+@pytest.mark.usefixtures("small_shards")
+def test_a_quoted_pattern_is_a_source(run: Run, photos: FileImages, tmp_path: Path) -> None:
+    predictor, tables = lg.Predictor(run, device="cpu"), write_parquets(photos, tmp_path / "parquet")["bytes"]
+    check(predict_parts(predictor, f"{photos.root}/*.jpg", tmp_path / "all"), run, photos)
+    check(predict_parts(predictor, f"{photos.root.parent}/ph*", tmp_path / "folders"), run, photos)
+    check(predict_parts(predictor, f"{tables}/*.parquet", tmp_path / "tables"), run, photos)
+    some = predict_parts(predictor, f"{photos.root}/01?.jpg", tmp_path / "some")
+    names = pa.concat_tables(pq.read_table(path) for path in sorted((tmp_path / "some").glob("part-*")))["image"]
+    assert some.shards == 2 and names.to_pylist() == [f"{number:03d}.jpg" for number in range(10, 20)]
+    with pytest.raises(InputError, match="no image"):
+        predict_parts(predictor, f"{photos.root}/*.gif", tmp_path / "none")
+
+
 def test_tar_files_keep_their_labels(run: Run, photos: FileImages, tmp_path: Path) -> None:
     (photos.root.parent / "tags.csv").write_text(
         "image,present,absent\n" + "".join(f"{name},cat;dog,owl\n" for name in photos.names if name != BAD)
@@ -142,7 +157,44 @@ def test_a_killed_command_resumes_and_machines_share_the_shards(
     other = lg.Predictor(make_run(tmp_path / "other", head="boostlu"), device="cpu")
     with pytest.raises(RunError, match="another run"):
         predict_parts(other, source, out)
-    assert predict_parts(other, source, out, restart=True).computed == 5
+    again = predict_parts(other, source, out, restart=True, part=(0, 2))
+    assert again.computed == 3 and not again.complete and (out / "part-000001.parquet").exists()
+    (out / "part-000001.parquet").write_bytes(b"of the other machine")
+    assert predict_parts(other, source, out, restart=True, part=(0, 2)).computed == 3
+    assert (out / "part-000001.parquet").read_bytes() == b"of the other machine"
+    assert predict_parts(other, source, out, part=(1, 2)).complete
+
+
+@pytest.mark.usefixtures("small_shards")
+def test_verify_says_what_is_wrong_with_parts(
+    run: Run, photos: FileImages, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    predictor = lg.Predictor(run, device="cpu")
+    predict_parts(predictor, str(photos.root), whole, part=(0, 2))
+    assert call("verify", str(whole)) == 0 and "all intact; not all shards are done" in capsys.readouterr().out
+    predict_parts(predictor, str(photos.root), whole)
+    assert call("verify", str(whole)) == 0 and "12 files, all intact" in capsys.readouterr().out
+
+    def damaged(name: str, change: Callable[[bytes], bytes | None]) -> dict[str, str]:
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(whole, out)
+        content = change((whole / name).read_bytes())
+        (out / name).unlink() if content is None else (out / name).write_bytes(content)
+        assert call("verify", str(out)) == 2
+        return {file.name: file.problem for file in lg.verify_run(out).problems}
+
+    part, summary = "part-000001.parquet", "_part-000001.json"
+    assert "digest" in damaged(part, lambda content: b"PAR2" + content[4:])[part]
+    assert damaged(part, lambda content: None) == {part: "missing"}
+    assert damaged(summary, lambda content: None) == {summary: "missing"}
+    assert "_manifest.json" in damaged(summary, lambda content: content.replace(b'"rows": 5', b'"rows": 6'))[summary]
+    assert "damaged" in damaged("_prediction.json", lambda content: content[:20])["_prediction.json"]
+    assert "another" in damaged("_prediction.json", lambda content: content.replace(b"cat", b"cow"))["_manifest.json"]
+    rows = damaged("_manifest.json", lambda content: content.replace(b'"rows": 3', b'"rows": 4'))
+    assert [*rows] == ["_part-000004.json", "part-000004.parquet"] and "4 were written" in rows["part-000004.parquet"]
+    with pytest.raises(RunError, match="on purpose"):
+        accept_changes(out)
 
 
 def test_what_cannot_be_done_is_said_before_or_at_the_end(run: Run, photos: FileImages, tmp_path: Path) -> None:
@@ -196,10 +248,10 @@ def test_a_bucket_is_read_and_written(bucket: str, run: Run, photos: FileImages,
     part = predict_parts(predictor, f"{bucket}/photos", f"{bucket}/out", part=(0, 2))
     assert not part.complete and part.computed == 3
     result = predict_parts(predictor, f"{bucket}/photos", f"{bucket}/out")
-    assert result.computed == 2
+    assert result.computed == 2 and call("verify", f"{bucket}/out") == 0
     s3fs.S3FileSystem().get(f"{bucket}/out", str(tmp_path / "copy"), recursive=True)
     assert not [path for path in (tmp_path / "copy").iterdir() if path.name.endswith(".partial")]
-    check(PartsResult(str(tmp_path / "copy"), result.shards, result.summaries, 0), run, photos)
+    check(PartsResult(str(tmp_path / "copy"), result.shards, 5, result.summaries, 0), run, photos)
 
 
 def test_the_command_writes_parts(tmp_path: Path, photos: FileImages, capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,5 +262,8 @@ def test_the_command_writes_parts(tmp_path: Path, photos: FileImages, capsys: py
     assert "1 of 1 done" in printed.out and BAD in printed.err
     table = pq.read_table(out / "part-000000.parquet")
     assert table["feature"].type.list_size == run.model.backbone.num_features
+    assert call(*command, "--shards", "1/2", "--features") == 0
+    none = capsys.readouterr().out
+    assert "none of them is of 1/2" in none and "wrote" not in none
     for wrong in (["--shards", "2/2"], ["--shards", "x"], ["--engine", "rai"], ["--engine", "ray", "--workers", "0:2"]):
         assert call(*command, *wrong) == 2

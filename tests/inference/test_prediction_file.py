@@ -27,7 +27,7 @@ import labelgap as lg
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.text import unquote_formula
 from labelgap.data import ArrayImages, FeatureVectors, FileImages
-from labelgap.inference import chunks as chunks_module
+from labelgap.inference import predict as predict_module
 from labelgap.inference.columns import LABELS, labels_from_scores
 from labelgap.inference.predict import predict_to_file
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -306,8 +306,8 @@ class GeneratedNames(Sequence[str]):
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand images of forty classes, by a network that only averages pixels."""
     run = make_run(tmp_path / "run", classes=[f"class {number}" for number in range(40)])
-    monkeypatch.setattr(chunks_module, "MAX_IMAGES", 256)
-    monkeypatch.setattr("labelgap.inference.predict.MAX_ENTRIES", 40 * 512)
+    monkeypatch.setattr(predict_module, "MAX_IMAGES", 256)
+    monkeypatch.setattr(predict_module, "MAX_ENTRIES", 40 * 512)
     monkeypatch.setattr(type(run.model), "forward", lambda self, images: images.mean(dim=(2, 3)).repeat(1, 40))
     predict_to_file(run, GeneratedImages(300), tmp_path / "a.csv", layout="wide", device="cpu", batch_size=128)
     peaks = []
@@ -399,7 +399,7 @@ def test_a_foreign_folder_is_not_touched(run: Run, images: ArrayImages, tmp_path
     folder.mkdir()
     (folder / "thesis.txt").write_text("precious")
     for restart in (False, True):
-        with pytest.raises(RunError, match="no prediction"):
+        with pytest.raises(RunError, match="and is no prediction"):
             predict_to_file(run, images, tmp_path / "a.csv", device="cpu", restart=restart)
     assert (folder / "thesis.txt").read_text() == "precious"
 
@@ -410,7 +410,7 @@ def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Ru
     out, chunks = tmp_path / f"a.{suffix}", tmp_path / f"a.{suffix}.partial"
     killing = partial(KillingImages, at=60)
     assert run_forked(lambda: predict_many(str(run.path), str(out), wrap=killing)) == -signal.SIGKILL
-    assert not out.exists() and len(list(chunks.glob("chunk-*.safetensors"))) == 3
+    assert not out.exists() and len(list(chunks.glob("part-*"))) == 3
     predict_many(str(run.path), str(out))
     assert not chunks.exists() and [path.name for path in tmp_path.iterdir()] == [out.name]
     predict_many(str(run.path), str(tmp_path / f"b.{suffix}"))
@@ -446,18 +446,18 @@ def test_damaged_chunks_are_redone(
     with pytest.raises(KilledError):
         predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
     kept = {path.name: path.read_bytes() for path in folder.iterdir()}
-    chunk = kept["chunk-000002.safetensors"]
-    swapped = kept["chunk-000003.safetensors"]
+    chunk = kept["part-000002.parquet"]
+    swapped = kept["part-000003.parquet"]
     for content in (swapped, b"", *mutations(chunk, 12)):
         folder.mkdir(exist_ok=True)
         for name, original in kept.items():
             (folder / name).write_bytes(original)
-        (folder / "chunk-000002.safetensors").write_bytes(content)
+        (folder / "part-000002.parquet").write_bytes(content)
         source = InterruptedImages(images, at=10**9)
         predict_to_file(run, source, out, device="cpu", batch_size=8, quiet=False)
         assert out.read_bytes() == whole and not folder.exists()
         assert source.rows_read[:16] == list(range(32, 48)) and len(source.rows_read) == 16 + 54
-        assert "chunk-000002.safetensors is damaged" in re.sub(r"\s+", " ", capsys.readouterr().err)
+        assert "part-000002.parquet is damaged or incomplete" in re.sub(r"\s+", " ", capsys.readouterr().err)
         out.unlink()
 
 
@@ -465,7 +465,7 @@ def test_a_damaged_description_is_discarded_by_restart(run: Run, images: ArrayIm
     out, folder = tmp_path / "a.csv", tmp_path / "a.csv.partial"
     with pytest.raises(KilledError):
         predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
-    path = folder / "prediction.json"
+    path = folder / "_prediction.json"
     for content in (b"", b"[]", b"{}", b"[" * 100_000, b'{"format": 1e999}', *mutations(path.read_bytes(), 60)):
         path.write_bytes(content)
         with pytest.raises(RunError, match="restart"):
@@ -480,9 +480,9 @@ def test_nothing_is_written_through_a_link_in_place_of_a_chunk(run: Run, images:
     with pytest.raises(KilledError):
         predict_to_file(run, InterruptedImages(images, at=100), out, device="cpu", batch_size=8)
     other.write_text("mine")
-    (folder / "chunk-000002.safetensors").unlink()
-    (folder / "chunk-000002.safetensors").symlink_to(other)
-    with pytest.raises(RunError, match="chunk-000002"):
+    (folder / "part-000002.parquet").unlink()
+    (folder / "part-000002.parquet").symlink_to(other)
+    with pytest.raises(RunError, match="part-000002"):
         predict_to_file(run, images, out, device="cpu", batch_size=8)
     assert other.read_text() == "mine" and not out.exists()
 

@@ -8,21 +8,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from tests.inference.ray_cluster import ray_cluster
 from tests.inference.test_parts import check
+from tests.serving import serve
 from tests.training.untrained_run import CALIBRATION, make_run
 
 import labelgap as lg
 from labelgap.data import FileImages
+from labelgap.data.parts import PartFolder, PartsManifest
 from labelgap.inference import sources
 from labelgap.inference.engines.ray import RayEngine, Workers, connected
-from labelgap.inference.parts import Outcome, predict_parts
+from labelgap.inference.parts import Outcome, PartsResult, predict_parts
 from labelgap.training import Run
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'labelgap[ray]'")
@@ -56,8 +62,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    with ray_cluster() as address:
-        yield address
+    with ray_cluster() as running:
+        yield running.address
 
 
 def workers() -> list[int]:
@@ -119,3 +125,34 @@ def test_the_rows_of_a_dataset_are_scored(cluster: str, folder: Path) -> None:
     expected = lg.Predictor(run, features=True)({"path": paths})
     for name in ("score", "probability", "label", "feature"):
         np.testing.assert_allclose([row[name] for row in found], expected[name], rtol=0, atol=1e-6)
+
+
+class SlowServer(SimpleHTTPRequestHandler):
+    """Takes a second for each file."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        time.sleep(self.path.endswith(".parquet"))
+        super().copyfile(source, outputfile)
+
+    def log_message(self, format: str, *values: object) -> None:
+        """Print nothing."""
+
+
+def test_a_lost_node_loses_no_row_and_doubles_none(folder: Path) -> None:
+    """``labelgap predict --engine ray``, and the node of a part of its workers is killed with them."""
+    photos, out = FileImages(folder / "photos", [f"{number:03d}.jpg" for number in range(COUNT)]), folder / "lost"
+    (folder / "tables").mkdir()
+    for start in range(0, COUNT, 2):
+        contents = [photos.path(row).read_bytes() for row in range(start, min(start + 2, COUNT))]
+        table = pa.table({"image": list(photos.names[start : start + 2]), "bytes": contents})
+        pq.write_table(table, folder / "tables" / f"{start:03d}.parquet")
+    with ray_cluster() as running, serve(partial(SlowServer, directory=str(folder))) as address:
+        command = ["-m", "labelgap", "predict", str(folder / "run"), f"{address}/tables", "--out", str(out)]
+        driver = subprocess.Popen([sys.executable, *command, "--engine", "ray", "--workers", "3"])
+        wait_for(lambda: list(out.glob("_part-*")) and {*workers()}.intersection(running.processes()))
+        running.kill_second()
+        assert len(list(out.glob("_part-*"))) < 10
+        assert driver.wait(300) == 0
+    (manifest,) = PartFolder(str(out)).read(PartsManifest, ["_manifest.json"])
+    check(PartsResult(str(out), 12, 12, manifest.parts, 12), Run(folder / "run"), photos)
+    assert lg.verify_run(out).intact

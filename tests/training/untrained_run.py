@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tests.training.plain_config import PLAIN
 
 from labelgap.data import ArrayImages, ImageSource
-from labelgap.inference import chunks
 from labelgap.inference.predict import predict_to_file
 from labelgap.models import Classifier, create_backbone
 from labelgap.training import Run
@@ -68,7 +67,7 @@ def predict_many(
     """Predict images in chunks of 16."""
     torch.set_num_threads(1)
     pixels = np.random.default_rng(0).integers(0, 256, (count, 64, 64), dtype=np.uint8)
-    with patch.object(chunks, "MAX_IMAGES", 16):
+    with patch("labelgap.inference.predict.MAX_IMAGES", 16):
         predict_to_file(Run(folder), wrap(ArrayImages(pixels)), out, device="cpu", batch_size=16)
 
 

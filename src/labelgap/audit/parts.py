@@ -14,11 +14,10 @@ the parts, or of the run's data by the names of the images.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,7 @@ from labelgap.audit.candidates import (
     write_review_file,
 )
 from labelgap.audit.find_missing import describe_audit
-from labelgap.audit.scorers import AuditContext, HeadScorer, Scorer, train_run_heads
+from labelgap.audit.scorers import AuditContext, HeadScorer, train_run_heads
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
@@ -52,11 +51,10 @@ from labelgap.training.config import CONFIG_FILE
 from labelgap.training.progress import Reporter
 
 IMAGES_FILE = "images.parquet"
-_LISTS = ("present", "absent")
 
 
 class PartTables(Mapping[str, LabelTable]):
-    """The labels of every part, by its name: those of its images that can be read.
+    """The labels of every part, by its name: those of its images that can be read; and their logits, a ``Scorer``.
 
     Args:
         parts: finished predictions.
@@ -68,13 +66,15 @@ class PartTables(Mapping[str, LabelTable]):
         if parts.manifest.predictor != Predictor(run).digest:
             address = parts.folder.address
             raise RunError(f"{address} holds predictions of another run than {run.path}, or of an earlier one.")
-        self.parts, self.classes = parts, run.config.classes
+        self.parts, self.classes, self.width = parts, run.config.classes, len(run.config.classes)
+        self.heads: HeadScorer | None = None  # of folds, which score instead of the run
         self.data: dict[str, tuple[str, int, int]] = {}  # name → split, row, row over all splits
         if data is not None:
             self.labels = LabelTable.concatenate([split.labels for split in data.splits], keep_names=False)
             named = ((name, split.name, row) for split in data.splits for row, name in enumerate(split.labels.images))
             self.data = {name: (split, row, number) for number, (name, split, row) in enumerate(named)}
         self.starts = np.cumsum([0, *parts.sizes.values()])
+        self._scored = "", np.empty(0, dtype=np.float32)
         self._known: dict[str, tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -85,61 +85,42 @@ class PartTables(Mapping[str, LabelTable]):
 
     def __getitem__(self, part: str) -> LabelTable:
         if part not in self._known:
-            own = [name for name in _LISTS if name in self.parts.columns]
-            table = self._listed_labels(part, own) if own else self._data_labels(part)
+            if own := [name for name in ("present", "absent") if name in self.parts.columns]:
+                listed = self.parts.read(part, *own)
+                table = labels_of_lists(listed, list_entries(listed), self.classes, len(listed))
+            else:
+                places = list(enumerate(self.places(part)))
+                at = np.array([row for row, place in places if place is not None], dtype=np.int64)
+                chosen = self.labels.select([place[2] for _, place in places if place is not None])
+                entries = at[chosen.rows], chosen.columns, chosen.values
+                table = LabelTable.from_entries(*entries, self.classes, len(places))
             self._known[part] = table.starts, table.columns, table.values
         return LabelTable(*self._known[part], self.classes)
-
-    def _listed_labels(self, part: str, columns: Sequence[str]) -> LabelTable:
-        table = self.parts.read(part, *columns)
-        return labels_of_lists(table, list_entries(table), self.classes, len(table))
 
     def places(self, part: str) -> list[tuple[str, int, int] | None]:
         """Return where in the run's data each image of a part is: split, row, row over all splits; None for nowhere."""
         return [self.data.get(name) for name in self.parts.read(part, "image")["image"].to_pylist()]
 
-    def _data_labels(self, part: str) -> LabelTable:
-        places = self.places(part)
-        at = np.array([row for row, place in enumerate(places) if place is not None], dtype=np.int64)
-        chosen = self.labels.select([place[2] for place in places if place is not None])
-        return LabelTable.from_entries(at[chosen.rows], chosen.columns, chosen.values, self.classes, len(places))
-
-
-@dataclass(frozen=True, eq=False)
-class PartScorer:
-    """Logits of parts: of the heads of folds where there are any, else those of the run."""
-
-    parts: PartTables
-    heads: HeadScorer | None
-
-    @property
-    def width(self) -> int:
-        """How many numbers it reads per image."""
-        return len(self.parts.classes) if self.heads is None else self.heads.width
-
     def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
         """Return the ``(B, K)`` logits of some rows of a part."""
-        return self._logits(split)[rows].copy()
+        if self._scored[0] != split:  # it is read by its blocks
+            self._scored = split, self._score(split)
+        return self._scored[1][rows].copy()
+
+    def _score(self, part: str) -> NDArray[np.float32]:
+        if self.heads is not None:
+            fold = [self.heads.fold[place[1]] if place and place[0] == "train" else -1 for place in self.places(part)]
+            return self.heads.apply(self.parts.matrix(part, "feature"), np.array(fold, dtype=np.int64))
+        logits = self.parts.matrix(part, "logit")
+        if not self._calibrated:
+            return logits
+        odds = logit(self.parts.matrix(part, "probability"))
+        return np.where(np.isnan(odds), logits, odds)  # a class that the run could not calibrate
 
     @cached_property
     def _calibrated(self) -> bool:
         """Whether no label of the parts is known, by which scores could be calibrated, and the run has done so."""
-        return "probability" in self.parts.parts.columns and not any(len(table.values) for table in self.parts.values())
-
-    def _own_logits(self, part: str) -> NDArray[np.float32]:
-        logits = self.parts.parts.matrix(part, "logit")
-        if not self._calibrated:
-            return logits
-        odds = logit(self.parts.parts.matrix(part, "probability"))
-        return np.where(np.isnan(odds), logits, odds)  # a class that the run could not calibrate
-
-    @lru_cache(maxsize=1)  # noqa: B019 - of one part, read by its blocks
-    def _logits(self, part: str) -> NDArray[np.float32]:
-        if self.heads is None:
-            return self._own_logits(part)
-        places = self.parts.places(part)
-        fold = [self.heads.fold[place[1]] if place and place[0] == "train" else -1 for place in places]
-        return self.heads.apply(self.parts.parts.matrix(part, "feature"), np.array(fold, dtype=np.int64))
+        return "probability" in self.parts.columns and not any(len(table.values) for table in self.values())
 
 
 def find_missing_in_parts(
@@ -176,22 +157,20 @@ def find_missing_in_parts(
     except LabelGapError:  # of a run that was moved; it tells only which images the run was trained on
         if by_heads or "present" not in stored.columns:
             raise
-    parts, reporter = PartTables(stored, opened, loaded), Reporter(quiet)
-    scorer: Scorer = PartScorer(parts, None)
+    parts, reporter, limits = PartTables(stored, opened, loaded), Reporter(quiet), CandidateLimits(per_class, limit)
     if by_heads and loaded is not None:
         context = AuditContext(loaded, ("train",), folds, seed, device, workers, reporter, None, None)
-        (heads,) = train_run_heads([opened], context)
-        scorer = PartScorer(parts, heads)
+        (parts.heads,) = train_run_heads([opened], context)
+        parts.width = parts.heads.width
     with reporter.bar("ranking", 3 * int(parts.starts[-1])):
-        ranking = rank_candidates(parts, [scorer], CandidateLimits(per_class, limit), seed, advance=reporter.advance)
+        ranking = rank_candidates(parts, [parts], limits, seed, advance=reporter.advance)
     places = (place for part in parts for place in parts.places(part)) if loaded is not None else ()
     trained = None if loaded is None else sum(place is not None and place[0] == "train" for place in places)
     if trained and not by_heads:  # a network says of what it has learned that hardly anything is missing
         ranking = replace(ranking, estimate=None)
     lists = {kind: getattr(ranking, kind) for kind in KINDS}
     rows = np.unique(np.concatenate([each.rows for each in lists.values()]))
-    images, tables, order = _candidate_images(parts, rows)
-    inside = loaded is not None and all(place is not None for place in images["place"])
+    inside, tables, order = _candidate_images(parts, rows)
     folder = opened.path if out is None else Path(out)
     if not inside and (out is None or (folder / CONFIG_FILE).exists()):
         raise InputError(
@@ -203,7 +182,7 @@ def find_missing_in_parts(
     lists = {kind: replace(each, rows=order[np.searchsorted(rows, each.rows)]) for kind, each in lists.items()}
     about = {"data": dict(opened.config.data), "splits": list(tables), "folds": folds if by_heads else 0, "seed": seed}
     about["trained_images"] = trained
-    metadata = describe_audit([opened], parts, CandidateLimits(per_class, limit), ranking, about)
+    metadata = describe_audit([opened], parts, limits, ranking, about)
     with lock_folder(folder, "auditing", name=LOCK_FILE):
         if not inside or folder != opened.path:
             recipe = dict(opened.config.data)
@@ -218,27 +197,24 @@ def find_missing_in_parts(
 
 def _candidate_images(
     parts: PartTables, rows: NDArray[np.int64]
-) -> tuple[dict[str, list[Any]], dict[str, LabelTable], NDArray[np.int64]]:
-    """Return the images of some rows, their labels by split, and where each row is in these tables together."""
-    images: dict[str, list[Any]] = {"image": [], "path": [], "place": []}
-    labels = list[LabelTable]()
+) -> tuple[bool, dict[str, LabelTable], NDArray[np.int64]]:
+    """Return whether the images of some rows are the run's, their labels by split, and each row's place in these."""
+    names, paths, labels = list[str](), list[str](), list[LabelTable]()
+    address = "path" if "path" in parts.parts.columns else "image"
     for part, first, last in zip(parts, parts.starts, parts.starts[1:], strict=False):
         own = rows[(rows >= first) & (rows < last)] - first
         if len(own):
-            address = "path" if "path" in parts.parts.columns else "image"
             table = parts.parts.read(part, *{"image", address}).take(own)
-            images["image"] += table["image"].to_pylist()
-            images["path"] += table[address].to_pylist()
+            names += table["image"].to_pylist()
+            paths += table[address].to_pylist()
             labels.append(parts[part].select(own))
-    images["place"] = [parts.data.get(name) for name in images["image"]]
-    if None not in images["place"]:
-        split = np.array([place[0] for place in images["place"]])
-    else:  # of a source of its own, whose addresses are their names
-        images["image"], split = images["path"], np.full(len(rows), "train")
+    places = [parts.data.get(name) for name in names]
+    inside = bool(parts.data) and None not in places
+    split = np.array([place[0] if inside and place else "train" for place in places], dtype="U5")
     every = LabelTable.concatenate(labels, keep_names=False)
-    every = LabelTable(every.starts, every.columns, every.values, parts.classes, images["image"])
-    names = list(dict.fromkeys(split.tolist()))
-    order = np.concatenate([np.flatnonzero(split == name) for name in names])
+    # an image of a source of its own is named by its address
+    every = LabelTable(every.starts, every.columns, every.values, parts.classes, names if inside else paths)
+    tables = {name: every.select(split == name) for name in dict.fromkeys(split.tolist())}
     place = np.empty(len(rows), dtype=np.int64)
-    place[order] = np.arange(len(rows))
-    return images, {name: every.select(split == name) for name in names}, place
+    place[np.concatenate([np.flatnonzero(split == name) for name in tables])] = np.arange(len(rows))
+    return inside, tables, place

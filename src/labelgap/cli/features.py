@@ -52,11 +52,9 @@ def _write_parts(
     source: str, parts: PartOptions, out: str, device: str, workers: str | None, *, name: str | None, **network: Any
 ) -> None:
     """Compute the features of a source in parts, and print what is done."""
-    from labelgap.inference.parts import predict_parts
     from labelgap.inference.predictor import Predictor
     from labelgap.models import create_backbone
     from labelgap.training.plan import PRETRAINED_BACKBONE
 
-    predictor = Predictor.of_backbone(create_backbone(name or PRETRAINED_BACKBONE, **network), device=device)
-    result = predict_parts(predictor, source, out, engine=parts.engine_of(workers), part=parts.part, quiet=False)
-    print_parts(result, f"labelgap compare {shlex.quote(out)}")
+    predictor = Predictor(create_backbone(name or PRETRAINED_BACKBONE, **network), device=device, features=True)
+    print_parts(parts.predict(predictor, source, out, workers), parts.part, f"labelgap compare {shlex.quote(out)}")

@@ -24,7 +24,7 @@ from labelgap.core.settings import Setting, settings_of, value_type
 from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:
-    from labelgap.inference.parts import Engine
+    from labelgap.inference.parts import PartsResult
     from labelgap.training.settings import TrainingSettings
 
 _DURATION: Final = re.compile(r"(?:([\d.]+)w)?(?:([\d.]+)d)?(?:([\d.]+)h)?(?:([\d.]+)m(?:in)?)?(?:([\d.]+)s)?")
@@ -108,16 +108,18 @@ class PartOptions:
         number, _, parts = (self.shards or "0/1").partition("/")
         return parse_count(number, "--shards"), parse_count(parts, "--shards")
 
-    def engine_of(self, workers: str | None) -> Engine:
-        """Return what computes the shards."""
+    def predict(
+        self, predictor: lg.Predictor, source: str, out: str, workers: str | None, *, restart: bool = False
+    ) -> PartsResult:
+        """Compute the shards of a source that these options name."""
         from labelgap.inference.engines.ray import RayEngine, Workers
-        from labelgap.inference.parts import compute_in_turn
+        from labelgap.inference.parts import compute_in_turn, predict_parts
 
         if self.engine not in (None, "ray"):
             raise UnknownNameError("engine", self.engine, ["ray"])
-        if self.engine is None:
-            return compute_in_turn
-        return RayEngine(Workers.parse(workers, self.cpus_per_worker, self.gpus_per_worker), self.address)
+        pool = Workers.parse(workers if self.engine else None, self.cpus_per_worker, self.gpus_per_worker)
+        engine = RayEngine(pool, self.address) if self.engine else compute_in_turn
+        return predict_parts(predictor, source, out, engine=engine, part=self.part, restart=restart, quiet=False)
 
 
 def parse_count(text: str, name: str) -> int:

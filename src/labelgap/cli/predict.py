@@ -80,21 +80,18 @@ def _predict_parts(
     run: Path, sources: Sequence[str], writing: PredictOptions, parts: options.PartOptions, features: bool
 ) -> None:
     """Predict a source in parts, and print what is done."""
-    from labelgap.inference.parts import predict_parts
-
     if writing.out.endswith((".csv", ".parquet")):
         raise InputError(f"{writing.out}: parts are written to a folder or its URL, e.g. --out found.")
     if len(sources) > 1:
-        raise InputError(f"{sources[1]}: --engine and --shards take one source, a folder, a bucket or a file.")
+        raise InputError(
+            f"{sources[1]}: --engine and --shards take one source: a folder, a bucket, a file or a quoted pattern."
+        )
     predictor = lg.Predictor(run, device=writing.device, batch_size=writing.batch_size, features=features)
-    engine, part = parts.engine_of(writing.workers), parts.part
-    result = predict_parts(
-        predictor, sources[0], writing.out, engine=engine, part=part, restart=writing.restart, quiet=False
-    )
+    result = parts.predict(predictor, sources[0], writing.out, writing.workers, restart=writing.restart)
     present, absent = (sum(each.labels[state] for each in result.summaries) for state in (0, 1))
     print_fields(("labels", f"{present:,} present, {absent:,} absent"))
     audit = f"labelgap audit {shlex.quote(str(run))} --predictions {shlex.quote(writing.out)} --out candidates"
-    print_parts(result, audit)
+    print_parts(result, parts.part, audit)
 
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:

@@ -82,14 +82,16 @@ def print_skipped(data: lg.Dataset) -> None:
     print_fields(*(("skipped", str(finding)) for finding in data.findings if isinstance(finding, skipped)))
 
 
-def print_parts(result: PartsResult, following: str) -> None:
+def print_parts(result: PartsResult, part: tuple[int, int], following: str) -> None:
     """Print what is done of a prediction in parts, and what could not be read."""
     done = f"{len(result.summaries):,} of {result.shards:,} done, {result.computed:,} of them now"
     if count := result.total("unreadable"):
         first = [error for each in result.summaries for error in each.errors][:5]
         about = f"{pluralize(count, 'image')} could not be read, the column error says why, e.g."
         print_fields(("labelgap:", about), *(("", line) for line in first), width=2, stderr=True)
-    print_fields(("shards", done), ("wrote", f"{result.address}: {pluralize(result.total('rows'), 'image')}"))
+    done += "" if result.own else f"; none of them is of {part[0]}/{part[1]}"
+    there = "wrote" if result.computed else "there"
+    print_fields(("shards", done), (there, f"{result.address}: {pluralize(result.total('rows'), 'image')}"))
     print_fields(("next", following if result.complete else "the other shards, or the same command where some failed"))
 
 

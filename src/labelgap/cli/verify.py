@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Exit
@@ -11,9 +10,13 @@ from labelgap.cli.options import AsJson, option
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.core.text import pluralize
 
+_UNFINISHED = "all readable; there are no digests to compare with"
+
 
 def verify(
-    folder: Annotated[Path, Argument(metavar="RUN|STUDY|REVIEW", help="Folder of a run, a study, a sweep, a review …")],
+    folder: Annotated[
+        str, Argument(metavar="RUN|STUDY|REVIEW|PARTS", help="Folder of a run, a study …, or folder or URL of parts.")
+    ],
     accept: Annotated[bool, option("Files were changed on purpose: write manifest.json again.")] = False,
     trust: Annotated[bool, option("Somebody else made it: show what it names, and use that from now on.")] = False,
     as_json: AsJson = False,
@@ -24,7 +27,8 @@ def verify(
     named = verification.trust_folder(folder) if trust else []
     if accept:
         verification.accept_changes(folder)
-    result, foreign = verification.verify_run(folder), verification.foreign_names(folder)
+    result = verification.verify_run(folder)
+    foreign = [] if result.kind == "parts" else verification.foreign_names(folder)
     if as_json:
         files = [{"name": file.name, "problem": file.problem or None} for file in result.files]
         about = {"path": folder, "kind": result.kind, "intact": result.intact, "files": files}
@@ -34,7 +38,8 @@ def verify(
         print_fields(*(("trusted", each) for each in named), ("signed", folder if trust else None))
         print_fields(*(("names", f"{each}, {unused}") for each in foreign))
         problems = [f"{file.name}: {file.problem}" for file in result.problems]
-        outcome = "all intact" if result.finished else "all readable; there are no digests to compare with"
+        unfinished = "all intact; not all shards are done" if result.kind == "parts" else _UNFINISHED
+        outcome = "all intact" if result.finished else unfinished
         outcome = f"{len(problems):,} with a problem" if problems else outcome
         print("\n".join([*problems, f"{result.path}: {pluralize(len(result.files), 'file')}, {outcome}"]))
     if not result.intact:

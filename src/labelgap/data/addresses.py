@@ -157,17 +157,6 @@ class EncodedImages(StoredImages):
     def _is_address(self, row: int) -> bool:
         return isinstance(self.items[row], str | os.PathLike)
 
-    def encoded_size(self, row: int) -> int:
-        """Return the number of bytes of image ``row``."""
-        found = self.encoded(row)
-        return found.stat().st_size if isinstance(found, Path) else found.getbuffer().nbytes
-
-    def digest(self, row: int) -> bytes:
-        """Return the digest of the bytes of image ``row``."""
-        found = self.encoded(row)
-        content = found.read_bytes() if isinstance(found, Path) else found.getvalue()
-        return hashlib.blake2b(content, digest_size=16).digest()
-
     def state(self, row: int) -> bytes:
         """Return the address of image ``row``: what is at a URL counts as unchanged."""
         return str(self.items[row]).encode("utf-8", "surrogateescape") if self._is_address(row) else self.digest(row)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError
-from labelgap.core.files import file_digest
+from labelgap.core.files import file_digest, stream_digest
 from labelgap.data.decoding import EncodedImage, check_file, decode
 from labelgap.labels.sparse import as_row_indices
 
@@ -150,13 +150,15 @@ class StoredImages(NamedRows, ABC):
     def encoded(self, row: int) -> Path | EncodedImage:
         """Return what ``decode`` takes: the path of image ``row``, or its bytes."""
 
-    @abstractmethod
     def encoded_size(self, row: int) -> int:
         """Return the number of bytes of image ``row``."""
+        found = self.encoded(row)
+        return check_file(found).st_size if isinstance(found, Path) else found.getbuffer().nbytes
 
-    @abstractmethod
     def digest(self, row: int) -> bytes:
         """Return the ``file_digest`` of the bytes of image ``row``; ``OSError`` where they cannot be read."""
+        found = self.encoded(row)
+        return file_digest(found) if isinstance(found, Path) else stream_digest(found)
 
     @abstractmethod
     def state(self, row: int) -> bytes:
@@ -223,14 +225,6 @@ class FileImages(StoredImages):
         return self.root / self.files[row]
 
     encoded = path
-
-    def encoded_size(self, row: int) -> int:
-        """Return the size of the file of image ``row``."""
-        return check_file(self.path(row)).st_size
-
-    def digest(self, row: int) -> bytes:
-        """Return a digest of the file of image ``row``."""
-        return file_digest(self.path(row))
 
     def state(self, row: int) -> bytes:
         """Return path, size and time of change of the file of image ``row``."""

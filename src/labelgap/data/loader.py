@@ -11,9 +11,10 @@ import multiprocessing
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any, TypeVar, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,7 +29,14 @@ from labelgap.data.transforms import Resize, Transform, flip_mask
 from labelgap.labels.sparse import as_row_indices
 
 Batch = tuple[Tensor, Tensor]
-T = TypeVar("T")
+
+
+class ReadBatch(NamedTuple):
+    """Some rows of a source, and which of them cannot be read."""
+
+    rows: Tensor  # (B,) int64
+    values: Tensor  # (B, C, size, size) uint8, or (B, D) features; zeros for unreadable images
+    errors: dict[int, LabelGapError]  # by row
 
 
 class ImageLoader:
@@ -43,7 +51,6 @@ class ImageLoader:
         workers: worker processes; 0 reads in this one. There are at most as many as processors.
         epoch: counted from 1; it changes only what is random.
         pin_memory: put batches into page-locked memory, for faster copies to a GPU.
-        start_method: "fork", "spawn" or "forkserver"; the system's default when left out.
 
     Example:
         >>> images = ArrayImages(np.arange(5 * 8 * 8, dtype=np.uint8).reshape(5, 8, 8))
@@ -63,7 +70,6 @@ class ImageLoader:
         workers: int = 0,
         epoch: int = 1,
         pin_memory: bool = False,
-        start_method: str | None = None,
     ) -> None:
         if batch_size < 1 or workers < 0:
             raise InputError(f"the batch size ({batch_size}) is at least 1, workers ({workers}) at least 0.")
@@ -77,35 +83,60 @@ class ImageLoader:
         self.workers = min(workers, cpu_count())
         self.epoch = epoch
         self.pin_memory = pin_memory
-        self.start_method = start_method
 
     def __len__(self) -> int:
         return -(-len(self.rows) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield ``(index, pixels)``; an image that cannot be read raises its ``InputError`` here."""
-        batches, images = self._batches(), self.images
+        for batch in self.batches():
+            for error in batch.errors.values():
+                raise error
+            yield batch[:2]
+
+    def batches(self) -> Iterator[ReadBatch]:
+        """Yield batches in which images that cannot be read are zeros."""
+        images = self.images
         with images.read_ahead(self.rows) if isinstance(images, StoredImages) else nullcontext() as ahead:
-            for batch in batches:
-                if isinstance(batch, LabelGapError):
-                    raise batch
+            for batch in self._batches():
                 if ahead is not None:
-                    ahead.advance(len(batch[0]))
+                    ahead.advance(len(batch.rows))
                 yield batch
 
-    def _batches(self) -> Iterator[Batch | LabelGapError]:
-        how: dict[str, Any] = {"pin_memory": self.pin_memory, "start_method": self.start_method}
-        return read_batches(self._read, len(self), self.workers, **how)
+    def _batches(self) -> Iterator[ReadBatch]:
+        if self.workers == 0 and not self.pin_memory:
+            return map(self.read, range(len(self)))
+        batches: DataLoader[int] = DataLoader(
+            range(len(self)),  # type: ignore[arg-type]
+            batch_size=None,
+            collate_fn=self.read,  # type: ignore[arg-type]  # in the worker, which sends its tensors
+            num_workers=self.workers,
+            pin_memory=self.pin_memory,
+            worker_init_fn=_start_worker,
+            generator=torch.Generator(),  # its own, so that torch's global state does not change
+        )
+        with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
+            warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+            return cast(Iterator[ReadBatch], iter(batches))
 
-    def _read(self, number: int) -> Batch | LabelGapError:
-        """Return batch ``number``, or the error as a value: raised in a worker it would become a traceback."""
+    def read(self, number: int, pool: ThreadPoolExecutor | None = None) -> ReadBatch:
+        """Return batch ``number``; a pool of threads reads each image for itself."""
         rows = self.rows[number * self.batch_size : (number + 1) * self.batch_size]
-        try:
-            pixels = self._from_array(rows)
-            pixels = self._one_by_one(rows) if pixels is None else pixels
-        except LabelGapError as error:
-            return error
-        return torch.from_numpy(rows.copy()), torch.from_numpy(pixels)
+        errors: dict[int, LabelGapError] = {}
+        pixels = self._from_array(rows)
+        if pixels is None:
+            values = np.zeros((len(rows), self.channels, self.transform.size, self.transform.size), dtype=np.uint8)
+
+            def read(place: int) -> None:
+                try:
+                    values[place] = self._read_image(int(rows[place]))
+                except LabelGapError as error:  # as a value: raised in a worker process it would become a traceback
+                    errors[int(rows[place])] = error
+
+            for _ in (map if pool is None else pool.map)(read, range(len(rows))):
+                pass
+            pixels = values
+        return ReadBatch(torch.from_numpy(rows.copy()), torch.from_numpy(pixels), dict(sorted(errors.items())))
 
     def _from_array(self, rows: NDArray[np.int64]) -> NDArray[np.uint8] | None:
         """Return a batch of an array of images that have the right size already; None for other images."""
@@ -120,38 +151,15 @@ class ImageLoader:
             pixels[mirrored] = pixels[mirrored, :, :, ::-1]
         return pixels
 
-    def _one_by_one(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read and transform images, ``(B, channels, size, size)``."""
-        size, min_size = self.transform.size, self.transform.min_decode_size
-        pixels = np.empty((len(rows), self.channels, size, size), dtype=np.uint8)
-        for place, row in enumerate(rows.tolist()):
-            image = self.images.read(row, min_size) if isinstance(self.images, StoredImages) else self.images[row]
-            result = self.transform(image, row, self.epoch)
-            if len(result) != self.channels:
-                result = to_channels(result.transpose(1, 2, 0), self.channels).transpose(2, 0, 1)
-            pixels[place] = result
-        return pixels
-
-
-def read_batches(
-    read: Callable[[int], T], count: int, workers: int, *, pin_memory: bool = False, start_method: str | None = None
-) -> Iterator[T]:
-    """Yield what a function returns for each number below ``count``, in order; worker processes call it."""
-    if workers == 0 and not pin_memory:
-        return map(read, range(count))
-    batches: DataLoader[int] = DataLoader(
-        range(count),  # type: ignore[arg-type]
-        batch_size=None,
-        collate_fn=read,  # type: ignore[arg-type]  # in the worker, which sends its tensors
-        num_workers=workers,
-        pin_memory=pin_memory,
-        multiprocessing_context=start_method if workers else None,
-        worker_init_fn=_start_worker,
-        generator=torch.Generator(),  # its own, so that torch's global state does not change
-    )
-    with warnings.catch_warnings():  # from Python 3.12 on, forking beside torch's threads warns
-        warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-        return cast(Iterator[T], iter(batches))
+    def _read_image(self, row: int) -> NDArray[np.uint8]:
+        """Read and transform an image, ``(channels, size, size)``."""
+        images, size = self.images, self.transform.min_decode_size
+        image = self.transform(
+            images.read(row, size) if isinstance(images, StoredImages) else images[row], row, self.epoch
+        )
+        if len(image) != self.channels:
+            image = to_channels(image.transpose(1, 2, 0), self.channels).transpose(2, 0, 1)
+        return image
 
 
 def _start_worker(_: int) -> None:

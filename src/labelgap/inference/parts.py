@@ -12,31 +12,18 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from labelgap.core.errors import InputError, RunError
-from labelgap.core.files import file_digest
+from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
-from labelgap.data.parts import (
-    DESCRIPTION,
-    MANIFEST,
-    PartFolder,
-    PartsDescription,
-    PartsManifest,
-    PartSummary,
-    part_name,
-    summary_name,
-)
+from labelgap.data.parts import PartFolder, PartSummary
 from labelgap.inference.predictor import Predictor
 from labelgap.inference.sources import LABELS, InputShard, list_shards, read_shard, source_digest
-from labelgap.labels import ABSENT, PRESENT
 from labelgap.training.progress import Reporter
 
 _SHOWN: Final = 5
@@ -57,39 +44,12 @@ class PartJob:
 
     def compute(self, shard: InputShard) -> Outcome:
         """Write the part of a shard, and then its summary."""
-        started, folder, predictor = time.perf_counter(), PartFolder(self.out), self.predictor
-        rows, errors, labels = 0, list[str](), np.zeros(2, dtype=np.int64)
+        predictor = self.predictor
+        tables = (part_table(batch, predictor(batch), predictor) for batch in read_shard(shard, _READ_AT_ONCE))
         try:
-            with folder.writing(part_name(shard.number)) as path:
-                writer: pq.ParquetWriter | None = None
-                for batch in read_shard(shard, _READ_AT_ONCE):
-                    found = predictor(batch)
-                    table = part_table(batch, found, predictor)
-                    writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
-                    writer.write_table(table.cast(writer.schema))
-                    rows += len(table)
-                    errors += table["error"].drop_null().to_pylist()
-                    for place, state in enumerate((PRESENT, ABSENT)):
-                        labels[place] += np.count_nonzero(found["label"] == state) if "label" in found else 0
-                if writer is not None:
-                    writer.close()
-                size, digest = path.stat().st_size, file_digest(path).hex()
+            return PartFolder(self.out).write_part(shard.number, shard.identity, predictor.digest, tables)
         except InputError as error:
             return str(error)
-        summary = PartSummary(
-            shard=shard.number,
-            source=shard.identity,
-            predictor=predictor.digest,
-            rows=rows,
-            unreadable=len(errors),
-            errors=tuple(errors[:_SHOWN]),
-            labels=(int(labels[0]), int(labels[1])),
-            bytes=size,
-            digest=digest,
-            seconds=round(time.perf_counter() - started, 3),
-        )
-        folder.write(summary_name(shard.number), summary)
-        return summary
 
 
 def part_table(batch: Mapping[str, Any], found: Mapping[str, Any], predictor: Predictor) -> pa.Table:
@@ -125,6 +85,7 @@ class PartsResult:
 
     address: str
     shards: int
+    own: int  # shards that this command was asked for
     summaries: tuple[PartSummary, ...]  # of the shards that are done
     computed: int  # shards, by this command
 
@@ -156,23 +117,17 @@ def predict_parts(
         out: a folder, or a URL of one.
         engine: what computes the shards.
         part: (0, 64) is the first of 64 parts of the shards; other machines compute the others into the same folder.
-        restart: remove what is there.
+        restart: remove what is there of this part.
         quiet: show no progress.
     """
     number, parts = part
     if not 0 <= number < parts:
         raise InputError(f"part {number}/{parts}: parts are counted from 0, so that the last of 64 is 63/64.")
     shards, folder, reporter = list_shards(source), PartFolder(os.fspath(out)), Reporter(quiet)
-    about = PartsDescription(
-        source=source_digest(shards),
-        predictor=predictor.digest,
-        shards=len(shards),
-        classes=predictor.classes,
-        features=predictor.features,
-    )
-    _open(folder, about, restart)
-    own = shards[number::parts]
-    done = {each.shard for each in _finished(folder, shards, about.predictor)}
+    about = predictor.parts_description(source_digest(shards), len(shards))
+    folder.start(about, restart=restart, part=part)
+    own, sources = shards[number::parts], {shard.number: shard.identity for shard in shards}
+    done = {each.shard for each in folder.finished(sources, about.predictor)}
     missing = [shard for shard in own if shard.number not in done]
     if len(own) > len(missing):
         reporter.log(f"{len(own) - len(missing):,} of {pluralize(len(own), 'shard')} are there already")
@@ -181,8 +136,8 @@ def predict_parts(
         for outcome in engine(PartJob(predictor, folder.address), missing) if missing else ():
             problems += [outcome] if isinstance(outcome, str) else []
             reporter.advance(1)
-    finished = tuple(_finished(folder, shards, about.predictor))
-    result = PartsResult(folder.address, len(shards), finished, len(missing) - len(problems))
+    finished = tuple(folder.finished(sources, about.predictor))
+    result = PartsResult(folder.address, len(shards), len(own), finished, len(missing) - len(problems))
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems[:_SHOWN])
         raise InputError(
@@ -190,37 +145,5 @@ def predict_parts(
             "Repair or remove them, and run the command again."
         )
     if result.complete:
-        folder.write(MANIFEST, PartsManifest(**dict(about), parts=result.summaries))
-        folder.remove_abandoned()
+        folder.finish(about, result.summaries)
     return result
-
-
-def _open(folder: PartFolder, about: PartsDescription, restart: bool) -> None:
-    """Start a prediction in a folder, or go on with the same one."""
-    folder.make()
-    names = folder.sizes()
-    foreign = [name for name in names if not name.startswith(("part-", "_", "."))]
-    if foreign and DESCRIPTION not in names:
-        raise RunError(f"{folder.address} has other files ({foreign[0]}): choose an empty folder with --out.")
-    if DESCRIPTION in names and restart:
-        folder.remove(sorted((name for name in names if name.startswith(("part-", "_"))), reverse=True))
-    elif DESCRIPTION in names:
-        if folder.read(PartsDescription, [DESCRIPTION]) != [about]:
-            raise RunError(
-                f"{folder.address} holds predictions of another run or source: choose another --out, or remove "
-                "them with --restart."
-            )
-        return
-    folder.write(DESCRIPTION, about)
-
-
-def _finished(folder: PartFolder, shards: Sequence[InputShard], predictor: str) -> list[PartSummary]:
-    """Return the summaries of the shards that are done: those of which the part is there, in its size."""
-    sizes, expected = folder.sizes(), {shard.number: (shard.identity, predictor) for shard in shards}
-    names = [name for name in map(summary_name, expected) if name in sizes]
-    return [
-        summary
-        for summary in folder.read(PartSummary, names)
-        if (summary.source, summary.predictor) == expected.get(summary.shard)
-        and sizes.get(part_name(summary.shard)) == summary.bytes
-    ]

@@ -1,20 +1,22 @@
 """Predictions of any number of images in one file, resumable.
 
-Logits are computed in chunks of about 1,024 images, each written completely or not at all to a folder ``FILE.partial``
-(``inference.chunks``); when all are there, the output appears by a rename. Chunks start where batches start, so an
-interrupted prediction ends with the same bytes. Several processes divide the missing chunks, the first assembles them.
+Logits are computed in parts (``data.parts``) of about 1,024 images, a chunk, in a folder ``FILE.partial``; when all are
+there, the output appears by a rename. Chunks start where batches start, so an interrupted prediction ends with the same
+bytes. Several processes divide the missing chunks, the first assembles them.
 """
 
 from __future__ import annotations
 
 import csv
 import filecmp
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,21 +25,14 @@ from scipy.special import expit
 
 from labelgap.core.distributed import is_main_process, rank, world_size
 from labelgap.core.errors import InputError, LabelGapError, RunError
-from labelgap.core.files import atomic_path, remove_partials_of
+from labelgap.core.files import atomic_path, remove_partials, remove_partials_of
 from labelgap.core.text import pluralize, quote_formulas
-from labelgap.data.images import ImageSource
-from labelgap.inference.chunks import (
-    MAX_ENTRIES,
-    Chunk,
-    ChunkStore,
-    adjacent_chunks,
-    chunk_folder,
-    describe_prediction,
-    has_prediction,
-    plan_chunks,
-)
+from labelgap.core.trust import outside_links
+from labelgap.data.images import FileImages, ImageSource
+from labelgap.data.parts import DESCRIPTION, PartFolder, PartsDescription, PartSummary, part_name
 from labelgap.inference.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
-from labelgap.inference.predictor import CachedLogits, Predictor
+from labelgap.inference.parts import part_table
+from labelgap.inference.predictor import Prediction, Predictor
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.loop.processes import (
     broadcast_object,
@@ -50,6 +45,8 @@ from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 
 SUFFIXES: Final = (".csv", ".parquet")
+MAX_IMAGES: Final = 1024
+MAX_ENTRIES: Final = 1 << 20
 _MAX_ERRORS: Final = 20
 
 
@@ -107,14 +104,21 @@ def predict_to_file(
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file.")
     source_list = [sources] if isinstance(sources, ImageSource) else list(sources)
-    torch_device = choose_device(device)
+    torch_device, folder = choose_device(device), path.with_name(f"{path.name}.partial")
     init_distributed(torch_device)
     predictor, workers = Predictor(run, device=device, batch_size=batch_size), choose_workers(workers, torch_device)
     try:
-        with lock_together(chunk_folder(path), "predicting"):
+        with lock_together(folder, "predicting"):
             with fail_together():
-                job = _describe_job(run, predictor, source_list, path, layout, workers)
-            return job.run_to(path, Reporter(quiet), skip=on_bad_image == "skip", force=force, restart=restart)
+                columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
+                if path.suffix.lower() == ".csv":
+                    csv_schema(columns)  # raises where the classes do not fit
+                for images in source_list:
+                    predictor.check(images)
+                chunks, about = _plan(predictor, source_list)
+                parts = PartFolder(os.fspath(folder))
+                job = _Prediction(predictor, workers, chunks, parts, about, columns, Reporter(quiet))
+            return job.run_to(path, skip=on_bad_image == "skip", force=force, restart=restart)
     except LabelGapError:
         raise
     except OSError as error:
@@ -123,186 +127,196 @@ def predict_to_file(
     finally:
         with suppress(OSError):
             if is_main_process():
-                chunk_folder(path).rmdir()  # where it is empty
+                folder.rmdir()  # where it is empty
+
+
+class _Chunk(NamedTuple):
+    """Rows of a source that are computed, or computed again, as a whole."""
+
+    number: int
+    images: ImageSource
+    rows: range
+
+
+def _plan(predictor: Predictor, sources: Sequence[ImageSource]) -> tuple[list[_Chunk], PartsDescription]:
+    """Divide sources into chunks of whole batches, and say what identifies the prediction, so that it is resumed.
+
+    Image files are identified by their names, which is quick.
+    """
+    size = predictor.batch_size
+    length = max(1, min(MAX_IMAGES, MAX_ENTRIES // max(len(predictor.classes), 1)) // size) * size
+    spans = [
+        (images, range(len(images))[at : at + length]) for images in sources for at in range(0, len(images), length)
+    ]
+    digest = hashlib.blake2b(f"{size} {length}".encode(), digest_size=16)
+    for source in sources:
+        named = (str(source.root), *source.files) if isinstance(source, FileImages) else (source.fingerprint(),)
+        for name in named:
+            digest.update(b"\0" + name.encode("utf-8", "surrogateescape"))
+    chunks = [_Chunk(number, *span) for number, span in enumerate(spans)]
+    return chunks, predictor.parts_description(digest.hexdigest(), len(chunks))
 
 
 @dataclass(frozen=True)
 class _Prediction:
     """A prediction in progress."""
 
-    run: Run
     predictor: Predictor
     workers: int
-    sources: Sequence[ImageSource]
-    chunks: Sequence[Chunk]
-    store: ChunkStore
+    chunks: Sequence[_Chunk]
+    folder: PartFolder
+    about: PartsDescription
     columns: PredictionColumns
+    reporter: Reporter
 
-    def run_to(self, path: Path, reporter: Reporter, *, skip: bool, force: bool, restart: bool) -> PredictionSummary:
+    def run_to(self, path: Path, *, skip: bool, force: bool, restart: bool) -> PredictionSummary:
         """Compute what is missing, in all processes, and assemble the file, in the first one."""
-        missing: list[Chunk] = []
+        missing: list[int] = []
         with fail_together():
             if is_main_process():
-                missing = self.open(path, reporter, force=force, restart=restart)
-        check_same({name: str(value) for name, value in self.store.description.items()})
+                missing = self.open(path, force=force, restart=restart)
+        check_same({name: str(value) for name, value in self.about})
         missing = broadcast_object(missing)
         with fail_together():
-            self.compute(missing, reporter)
+            self.compute([self.chunks[number] for number in missing])
         summary: PredictionSummary | None = None
         with fail_together():
             if is_main_process():
-                if not skip:
-                    self.refuse_unreadable(path)
-                summary = self.write(path, force)
-                self.store.remove()
+                summary = self.write(path, force, skip)
+                self.folder.clear()
         return cast(PredictionSummary, broadcast_object(summary))
 
-    def open(self, path: Path, reporter: Reporter, *, force: bool, restart: bool) -> list[Chunk]:
+    def open(self, path: Path, *, force: bool, restart: bool) -> list[int]:
         """Start the prediction, or resume it, and remove what a killed one left; return the chunks to compute."""
-        if not (has_prediction(path) and not restart) and path.exists() and not force:
+        local = Path(self.folder.address)
+        if outside := outside_links(local):
+            raise RunError(f"{local} has {outside[0]}, which leads out of it: choose another --out.")
+        names = self.folder.sizes()
+        if DESCRIPTION not in names:
+            self.folder.clear()  # what is left of a finished prediction
+        if path.exists() and not force and (restart or DESCRIPTION not in names):
             raise existing_file_error(path)
-        self.store.open(restart=restart)
+        self.folder.start(self.about, restart=restart)
+        remove_partials(local)
         for written in (path, error_file(path)):
             remove_partials_of(written)
-        missing = self.missing_chunks(reporter)
+        done = {part.shard for part in self.finished() if not self.folder.problem(part)}
+        missing = [chunk.number for chunk in self.chunks if chunk.number not in done]
+        for name in {*map(part_name, missing)}.intersection(self.folder.sizes()):
+            self.reporter.log(f"note: {name} is damaged or incomplete, and computed again")
         if path.exists() and not force and missing:
             raise existing_file_error(path)
         return missing
 
-    def missing_chunks(self, reporter: Reporter) -> list[Chunk]:
-        """Return the chunks that are not written, or damaged."""
-        missing = []
-        for chunk in self.chunks:
-            try:
-                if not self.store.has(chunk):
-                    missing.append(chunk)
-            except RunError as error:
-                reporter.log(f"note: {error}")
-                missing.append(chunk)
-        return missing
+    def finished(self) -> list[PartSummary]:
+        """Return what is known of the chunks that are written."""
+        return self.folder.finished(dict.fromkeys(range(len(self.chunks)), self.about.source), self.about.predictor)
 
-    def compute(self, missing: Sequence[Chunk], reporter: Reporter) -> None:
+    def compute(self, missing: Sequence[_Chunk]) -> None:
         """Compute the chunks that are missing, of several processes each its part of them."""
-        total, cached = sum(map(len, self.sources)), CachedLogits(self.run, self.predictor.device)
-        if done := total - sum(map(len, missing)):
-            reporter.log(f"resuming after {done:,} of {total:,} images")
+        total, known, uncached = self.count(self.chunks), 0, list[_Chunk]()
+        if done := total - self.count(missing):
+            self.reporter.log(f"resuming after {done:,} of {total:,} images")
         first, last = (len(missing) * (rank() + end) // world_size() for end in (0, 1))
-        missing = missing[first:last]  # in one piece: a loader reads adjacent chunks
-        with reporter.bar("predicting", total, done):
+        with self.reporter.bar("predicting", total, done):
             try:
-                known = [self._compute_cached(chunk, cached, reporter) for chunk in missing]
-                uncached = [chunk for chunk, count in zip(missing, known, strict=True) if not count]
-                for group in adjacent_chunks(uncached):
-                    self._compute_group(group, reporter)
+                for chunk in missing[first:last]:  # in one piece: a loader reads adjacent chunks
+                    found, logits = self.predictor.read_cached(chunk.images.select(np.array(chunk.rows)))
+                    if found.any():
+                        others = np.array(chunk.rows)[~found]
+                        self._write_chunk(chunk, logits, self.predictor.iterate(chunk.images, others, self.workers))
+                        self.reporter.advance(int(found.sum()))
+                        known += int(found.sum())
+                    else:
+                        uncached.append(chunk)
+                for _, each in groupby(
+                    enumerate(uncached), lambda item: (id(item[1].images), item[1].number - item[0])
+                ):
+                    group = [chunk for _, chunk in each]
+                    rows = range(group[0].rows.start, group[-1].rows.stop)
+                    batches = self.predictor.iterate(group[0].images, rows, self.workers)
+                    for chunk in group:
+                        logits = np.empty((len(chunk.rows), len(self.columns.classes)), dtype=np.float32)
+                        count = -(-len(chunk.rows) // self.predictor.batch_size)
+                        self._write_chunk(chunk, logits, islice(batches, count))
             except KeyboardInterrupt:
-                done = total - sum(map(len, self.missing_chunks(reporter)))
-                reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
+                done = sum(part.rows for part in self.finished())
+                self.reporter.log(f"stopped after {done:,} of {total:,} images; the same command resumes there")
                 raise
-        if sum(known):
-            reporter.log(f"features of {sum(known):,} of {total:,} images are from the cache")
+        if known:
+            self.reporter.log(f"features of {known:,} of {total:,} images are from the cache")
 
-    def _compute_cached(self, chunk: Chunk, cached: CachedLogits, reporter: Reporter) -> int:
-        """Compute a chunk if some of its images have cached features, and return their number."""
-        images = self.sources[chunk.source]
-        found, logits = cached.read(images.select(np.arange(chunk.start, chunk.stop)))
-        if not found.any():
-            return 0
-        errors: dict[int, str] = {}
-        for batch, values in self.predictor.iterate(images, chunk.start + np.flatnonzero(~found), self.workers):
-            logits[batch.rows - chunk.start] = values
-            errors |= batch.errors
-        reporter.advance(len(chunk))
-        self.store.write(chunk, logits, errors)
-        return int(np.count_nonzero(found))
+    @staticmethod
+    def count(chunks: Iterable[_Chunk]) -> int:
+        """Return how many images chunks have."""
+        return sum(len(chunk.rows) for chunk in chunks)
 
-    def _compute_group(self, group: Sequence[Chunk], reporter: Reporter) -> None:
-        """Compute adjacent chunks of one source."""
-        rows = range(group[0].start, group[-1].stop)
-        by_stop = {chunk.stop: chunk for chunk in group}
-        logits: list[NDArray[np.float32]] = []
-        errors: dict[int, str] = {}
-        for batch, values in self.predictor.iterate(self.sources[group[0].source], rows, self.workers):
-            logits.append(values)
-            errors |= batch.errors
-            reporter.advance(len(batch.rows))
-            if (chunk := by_stop.get(int(batch.rows[-1]) + 1)) is not None:
-                self.store.write(chunk, np.concatenate(logits), errors)
-                logits, errors = [], {}
+    def _write_chunk(self, chunk: _Chunk, logits: NDArray[np.float32], batches: Iterable[Prediction]) -> None:
+        """Write a chunk: the logits that are known, and those of batches of its rows."""
+        errors, start = np.full(len(logits), "", dtype=object), chunk.rows.start
+        for batch, values, _ in batches:
+            logits[batch.rows - start] = values
+            errors[[row - start for row in batch.errors]] = list(map(str, batch.errors.values()))
+            self.reporter.advance(len(batch.rows))
+        table = part_table({}, {"logit": logits, "error": errors}, self.predictor)
+        self.folder.write_part(chunk.number, self.about.source, self.about.predictor, [table])
 
-    def refuse_unreadable(self, path: Path) -> None:
-        """Raise an error that names unreadable images, and discard their chunks: they are computed again."""
-        unreadable = {chunk: errors for chunk in self.chunks if (errors := self.store.read(chunk)[1])}
-        if not unreadable:
-            return
-        for chunk in unreadable:
-            self.store.discard(chunk)
-        messages = [message for errors in unreadable.values() for message in errors.values()]
-        shown = "".join(f"\n  {message}" for message in messages[:_MAX_ERRORS])
-        more = f"\n  …and {len(messages) - _MAX_ERRORS:,} more" if len(messages) > _MAX_ERRORS else ""
-        raise InputError(
-            f"{pluralize(len(messages), 'image')} cannot be read, {path} was not written:{shown}{more}\n"
-            "Repair them and run the command again, or leave their rows blank with --on-bad-image skip. All other "
-            "images are done."
-        )
+    def write(self, path: Path, force: bool, skip: bool) -> PredictionSummary:
+        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced.
 
-    def write(self, path: Path, force: bool) -> PredictionSummary:
-        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced."""
-        counts = np.zeros(3, dtype=np.int64)
+        Unreadable images, if they are not to be skipped, are an error that names them; their chunks are discarded.
+        """
+        counts, errors = np.zeros(3, dtype=np.int64), list[tuple[str, str]]()
         with atomic_path(path) as temporary:
             is_csv = path.suffix.lower() == ".csv"
             open_writer, schema = (CsvWriter, csv_schema) if is_csv else (pq.ParquetWriter, lambda each: each.schema)
             with open_writer(temporary, schema(self.columns)) as writer:
-                for names, logits in self._tables():
-                    bad = np.isnan(logits[:, 0])
+                for names, logits, reasons in self._tables():
+                    bad = np.array([reason is not None for reason in reasons], dtype=bool)
                     writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
                     labels = labels_from_scores(expit(logits[~bad]), self.columns.thresholds, self.columns.calibration)
                     counts += np.bincount(labels.ravel(), minlength=3)
+                    errors += [
+                        (name, reason) for name, reason in zip(names, reasons, strict=True) if reason is not None
+                    ]
+            if errors and not skip:
+                for part in self.finished():
+                    if part.unreadable:
+                        Path(self.folder.address, part_name(part.shard)).unlink()
+                raise _unreadable_error(path, [reason for _, reason in errors])
             if path.exists() and not force and not filecmp.cmp(path, temporary, shallow=False):
                 raise existing_file_error(path)
+        if errors:
+            with atomic_path(error_file(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([("image", "reason"), *map(quote_formulas, errors)])
         absent, present, unsure = counts.tolist()
-        return PredictionSummary(path, sum(map(len, self.sources)), absent, present, unsure, *self._write_errors(path))
+        unreadable = len(errors), tuple(reason for _, reason in errors[:_MAX_ERRORS])
+        named = error_file(path) if errors else None
+        return PredictionSummary(path, self.count(self.chunks), absent, present, unsure, *unreadable, named)
 
-    def _tables(self) -> Iterator[tuple[list[str], NDArray[np.float32]]]:
-        """Yield the names and logits of several chunks at a time."""
-        names: list[str] = []
-        logits: list[NDArray[np.float32]] = []
+    def _tables(self) -> Iterator[tuple[list[str], NDArray[np.float32], list[str | None]]]:
+        """Yield the names and logits of several chunks at a time, and why images of them cannot be read."""
+        names, logits, reasons = list[str](), list[NDArray[np.float32]](), list[str | None]()
         for chunk in self.chunks:
-            names += self.sources[chunk.source].names[chunk.start : chunk.stop]
-            logits.append(self.store.read(chunk)[0])
+            with self.folder.open(part_name(chunk.number)) as file:
+                table = pq.read_table(file)
+            names += chunk.images.names[chunk.rows.start : chunk.rows.stop]
+            values = table["logit"].combine_chunks().values.to_numpy(zero_copy_only=False)
+            logits.append(values.reshape(len(chunk.rows), -1))
+            reasons += table["error"].to_pylist()
             if len(names) * len(self.columns.classes) >= MAX_ENTRIES or chunk is self.chunks[-1]:
-                yield names, np.concatenate(logits)
-                names, logits = [], []
-
-    def _write_errors(self, path: Path) -> tuple[int, tuple[str, ...], Path | None]:
-        """Write a CSV of unreadable images beside the file; return their number, the first errors, and the CSV."""
-        unreadable = [chunk for chunk in self.chunks if self.store.read(chunk)[1]]
-        if not unreadable:
-            return 0, (), None
-        count, first = 0, list[str]()
-        with atomic_path(error_file(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(["image", "reason"])
-            for chunk in unreadable:
-                errors, named = self.store.read(chunk)[1], self.sources[chunk.source].names
-                rows.writerows(quote_formulas([named[row], error]) for row, error in errors.items())
-                count += len(errors)
-                first += list(errors.values())[: _MAX_ERRORS - len(first)]
-        return count, tuple(first), error_file(path)
+                yield names, np.concatenate(logits), reasons
+                names, logits, reasons = [], [], []
 
 
-def _describe_job(
-    run: Run, predictor: Predictor, sources: Sequence[ImageSource], path: Path, layout: str, workers: int
-) -> _Prediction:
-    """Return a prediction that is not opened yet; an error where the data, the run and the file do not match."""
-    columns = PredictionColumns(run.config.classes, run.thresholds, run.calibration, layout)
-    if path.suffix.lower() == ".csv":
-        csv_schema(columns)  # raises where the classes do not fit
-    for images in sources:
-        predictor.check(images)
-    classes, batch_size = len(columns.classes), predictor.batch_size
-    store = ChunkStore(path, describe_prediction(run.path, sources, classes, batch_size), classes)
-    chunks = plan_chunks(list(map(len, sources)), classes, batch_size)
-    return _Prediction(run, predictor, workers, sources, chunks, store, columns)
+def _unreadable_error(path: Path, messages: Sequence[str]) -> InputError:
+    shown = "".join(f"\n  {message}" for message in messages[:_MAX_ERRORS])
+    more = f"\n  …and {len(messages) - _MAX_ERRORS:,} more" if len(messages) > _MAX_ERRORS else ""
+    return InputError(
+        f"{pluralize(len(messages), 'image')} cannot be read, {path} was not written:{shown}{more}\n"
+        "Repair them and run the command again, or leave their rows blank with --on-bad-image skip. All other "
+        "images are done."
+    )
 
 
 def existing_file_error(path: Path) -> InputError:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -23,12 +22,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from labelgap.core.errors import InputError, LabelGapError
+from labelgap.core.errors import InputError
 from labelgap.data.addresses import EncodedImages
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import ImageSource
-from labelgap.data.loader import ImageLoader, read_batches
-from labelgap.data.transforms import Transform
+from labelgap.data.loader import ImageLoader, ReadBatch
+from labelgap.data.parts import PartsDescription
 from labelgap.inference.columns import PredictionColumns, labels_from_scores
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds
@@ -41,57 +40,14 @@ from labelgap.training.network import feature_inputs
 from labelgap.training.run import Run, open_run
 
 Rows = range | NDArray[np.int64]
+Prediction = tuple[ReadBatch, NDArray[np.float32], NDArray[np.float32]]
+"""A batch, its logits ``(B, K)`` and, where they are asked for, its features ``(B, D)``."""
 INPUTS: Final = ("bytes", "path", "image", "feature")
 """The columns that a ``Predictor`` reads: files as bytes, addresses, arrays; features of a run on features."""
 DOWNLOADS: Final = 16
 """Images that are read at once where they are addresses."""
 _CODES: Final = np.array([ABSENT, PRESENT, UNKNOWN], dtype=np.int8)
 """The code of each of ``LABELS``: what is unsure is unknown."""
-
-
-@dataclass(frozen=True)
-class ReadBatch:
-    """Some rows of a source."""
-
-    rows: NDArray[np.int64]  # (B,)
-    values: Tensor  # (B, C, size, size) uint8, or (B, D) features; zeros for unreadable images
-    errors: dict[int, str] = field(default_factory=dict)  # row → why the image cannot be read
-
-
-@dataclass(frozen=True)
-class ImageReader:
-    """Decodes and resizes rows of a source, in whichever process."""
-
-    transform: Transform
-    channels: int
-
-    def read(self, images: ImageSource, rows: NDArray[np.int64], pool: ThreadPoolExecutor | None = None) -> ReadBatch:
-        """Return some rows; a pool of threads reads each image for itself."""
-        if isinstance(images, FeatureVectors):
-            return ReadBatch(rows, torch.from_numpy(images.vectors[rows].astype(np.float32)))
-        if pool is None:
-            with suppress(LabelGapError):
-                return ReadBatch(rows, self._decode(images, rows))
-        values = torch.zeros(len(rows), self.channels, self.transform.size, self.transform.size, dtype=torch.uint8)
-        errors: dict[int, str] = {}
-
-        def read(position: int) -> None:
-            try:
-                values[position] = self._decode(images, rows[position : position + 1])[0]
-            except LabelGapError as error:
-                errors[int(rows[position])] = str(error)
-
-        for _ in map(read, range(len(rows))) if pool is None else pool.map(read, range(len(rows))):
-            pass
-        return ReadBatch(rows, values, dict(sorted(errors.items())))
-
-    def read_part(self, images: ImageSource, parts: Sequence[Rows], number: int) -> ReadBatch:
-        """Return some of many rows."""
-        return self.read(images, np.array(parts[number], dtype=np.int64))
-
-    def _decode(self, images: ImageSource, rows: NDArray[np.int64]) -> Tensor:
-        settings: dict[str, Any] = {"transform": self.transform, "channels": self.channels}
-        return next(iter(ImageLoader(images, rows, batch_size=max(len(rows), 1), **settings)))[1]
 
 
 class Predictor:
@@ -101,7 +57,7 @@ class Predictor:
     state: what it returns depends on the batch alone.
 
     Args:
-        run: a run, or its folder.
+        run: a run, or its folder; or a backbone, of which there are only features.
         device: "auto", "cpu", "cuda", "mps"; "auto" is chosen on the machine that predicts.
         batch_size: images at a time; fewer where they are large.
         features: whether to return features too.
@@ -112,35 +68,32 @@ class Predictor:
     """
 
     def __init__(
-        self, run: Run | str | os.PathLike[str], *, device: str = "auto", batch_size: int = 64, features: bool = False
+        self,
+        run: Run | Backbone | str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        batch_size: int = 64,
+        features: bool = False,
     ) -> None:
-        opened = run if isinstance(run, Run) else open_run(run)
-        self.classes, self.thresholds, self.calibration = opened.config.classes, opened.thresholds, opened.calibration
-        self.network = opened.model
-        self.precision: Precision | None = opened.config.feature_precision
-        self._prepare(opened.config.transform, device, batch_size, features)
-
-    @classmethod
-    def of_backbone(
-        cls, backbone: Backbone, transform: str = "resize", *, device: str = "auto", batch_size: int = 64
-    ) -> Predictor:
-        """Return one that computes the features of a backbone alone, in the fastest precision of each machine."""
-        made = cls.__new__(cls)
-        made.classes, made.network, made.precision = (), Classifier(backbone, 1).eval(), None
-        made.thresholds, made.calibration = Thresholds(np.empty(0), ()), None
-        made._prepare(transform, device, batch_size, True)
-        return made
-
-    def _prepare(self, transform: str, device: str, batch_size: int, features: bool) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: it must be at least 1.")
+        self.device_name, self.features, self.transform_name = device, features, "resize"
+        self.classes: tuple[str, ...] = ()
+        self.thresholds, self.calibration = Thresholds(np.empty(0), ()), None
+        self.precision: Precision | None = None  # the fastest of each machine
+        if isinstance(run, Backbone):
+            self.network = Classifier(run, 1).eval()
+        else:
+            opened = run if isinstance(run, Run) else open_run(run)
+            config, self.thresholds, self.calibration = opened.config, opened.thresholds, opened.calibration
+            self.classes, self.network, self.transform_name = config.classes, opened.model, config.transform
+            self.precision = config.feature_precision
         if features and not self.network.reads_features:
             raise InputError("the logits of this run are not those of one vector for each image: it has no features.")
-        self.device_name, self.features = device, features
-        self.batch_size = bounded_batch(batch_size, self.network.backbone, self.network.average_sizes)
-        spec, nothing = self.network.backbone.input_spec, EncodedImages(())
-        inputs = ImageInputs(nothing, self.network.backbone, torch.device("cpu"), transform=transform)
-        self.reader = ImageReader(inputs.transform_of(None), spec.channels)
+        backbone = self.network.backbone
+        self.batch_size = bounded_batch(batch_size, backbone, self.network.average_sizes)
+        inputs = ImageInputs(EncodedImages(()), backbone, torch.device("cpu"), transform=self.transform_name)
+        self.transform = inputs.transform_of(None)
         self._scorer: Callable[[Tensor], Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,10 +107,15 @@ class Predictor:
         if self.classes:
             options = {name: value for name, value in vars(head).items() if name[0] != "_" and name != "training"}
             own += [type(head).__name__, sorted(options.items()), self.columns.to_json()]
-        found = hashlib.sha256(f"{network_key(network.backbone, repr(self.reader.transform))} {own}".encode())
+        found = hashlib.sha256(f"{network_key(network.backbone, repr(self.transform))} {own}".encode())
         for value in head.state_dict().values() if self.classes else ():
             found.update(value.detach().cpu().numpy().tobytes())
         return found.hexdigest()[:32]
+
+    def parts_description(self, source: str, shards: int) -> PartsDescription:
+        """Return what identifies the parts of a source, which a digest names."""
+        about: dict[str, Any] = {"predictor": self.digest, "classes": self.classes, "features": self.features}
+        return PartsDescription(source=source, shards=shards, **about)
 
     @property
     def columns(self) -> PredictionColumns:
@@ -190,16 +148,11 @@ class Predictor:
         width = self.network.backbone.num_features if self.features else 0
         logits = np.empty((len(images), len(self.classes)), dtype=np.float32)
         found = np.empty((len(images), width), dtype=np.float32)
-        batches = np.split(np.arange(len(images)), range(self.batch_size, len(images), self.batch_size))
-        with (
-            warnings.catch_warnings(action="ignore"),  # of broken metadata: here, as threads share the filters
-            ThreadPoolExecutor(max(torch.get_num_threads(), DOWNLOADS if name == "path" else 1)) as pool,
-            ThreadPoolExecutor(1) as ahead,  # reads a batch while the one before it is computed
-        ):
-            for reading in start_ahead(batches, lambda rows: ahead.submit(self.reader.read, images, rows, pool), 1):
-                read = reading.result()
-                logits[read.rows], found[read.rows] = self.compute(read)
-                errors[list(read.errors)] = list(read.errors.values())
+        threads = max(torch.get_num_threads(), DOWNLOADS if name == "path" else 1)
+        with warnings.catch_warnings(action="ignore"):  # of broken metadata: here, as threads share the filters
+            for read, own, vectors in self.iterate(images, range(len(images)), threads=threads):
+                logits[read.rows], found[read.rows] = own, vectors
+                errors[list(read.errors)] = list(map(str, read.errors.values()))
         logits[errors != ""] = np.nan
         return {**self.describe(logits), "error": errors.astype(str), **({"feature": found} if self.features else {})}
 
@@ -216,7 +169,26 @@ class Predictor:
         labels[np.isnan(scores)] = UNKNOWN
         return {"logit": logits, "score": scores, "probability": probability, "label": labels}
 
-    def compute(self, batch: ReadBatch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def iterate(self, images: ImageSource, rows: Rows, workers: int = 0, threads: int = 0) -> Iterator[Prediction]:
+        """Yield batches of rows of a source in order, with their logits and, where they are asked for, features.
+
+        Worker processes decode the images, or threads, one batch ahead of what is computed.
+        """
+        if isinstance(images, FeatureVectors):
+            parts = torch.split(torch.as_tensor(np.asarray(rows)), self.batch_size)
+            vectors = (torch.from_numpy(images.vectors[part].astype(np.float32)) for part in parts)
+            yield from ((batch, *self._compute(batch)) for batch in map(ReadBatch, parts, vectors, repeat({})))
+            return
+        how: dict[str, Any] = {"channels": self.network.backbone.input_spec.channels, "batch_size": self.batch_size}
+        loader = ImageLoader(images, rows, transform=self.transform, workers=workers, **how)
+        if not threads:
+            yield from ((batch, *self._compute(batch)) for batch in loader.batches())
+            return
+        with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as ahead:
+            for reading in start_ahead(range(len(loader)), lambda number: ahead.submit(loader.read, number, pool), 1):
+                yield (batch := reading.result()), *self._compute(batch)
+
+    def _compute(self, batch: ReadBatch) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the logits ``(B, K)``, and where they are asked for the features ``(B, D)``; NaN where unreadable."""
         device, network = self.device, self.network
         if self._scorer is None:
@@ -238,34 +210,20 @@ class Predictor:
             each[np.isin(batch.rows, list(batch.errors))] = np.nan
         return result[0], result[1]
 
-    def iterate(
-        self, images: ImageSource, rows: Rows, workers: int = 0
-    ) -> Iterator[tuple[ReadBatch, NDArray[np.float32]]]:
-        """Yield batches of rows of a source in order with their logits; worker processes decode the images."""
-        parts = [rows[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)]
-        workers = 0 if isinstance(images, FeatureVectors) else workers
-        for batch in read_batches(partial(self.reader.read_part, images, parts), len(parts), workers):
-            yield batch, self.compute(batch)[0]
+    def read_cached(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return which images have features that another command has cached, and the ``(N, K)`` logits, else 0.
 
-
-class CachedLogits:
-    """Logits from features that another command has cached; nothing is stored, as images may never be seen again."""
-
-    def __init__(self, run: Run, device: torch.device) -> None:
-        self.network, self.device = run.model.to(device), device
-        self._cache: CachedFeatures | None = None
-        if self.network.reads_features:
-            config, backbone = run.config, self.network.backbone
-            options: dict[str, Any] = {"average_flips": config.average_flips, "precision": config.feature_precision}
-            self._cache = CachedFeatures(backbone, device, config.transform, **options)
-
-    def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which images have cached features, and the ``(N, K)`` logits, 0 where they have none."""
-        found = np.zeros(len(images), dtype=bool)
-        logits = np.zeros((len(images), len(self.network.head.bias)), dtype=np.float32)
-        if self._cache is not None and not isinstance(images, FeatureVectors):
+        Nothing is cached here, as images may never be seen again.
+        """
+        network, found = self.network.to(self.device), np.zeros(len(images), dtype=bool)
+        logits = np.zeros((len(images), len(self.classes)), dtype=np.float32)
+        if network.reads_features and not isinstance(images, FeatureVectors):
             found, features = self._cache.read(images)
             with torch.inference_mode():
-                values = torch.from_numpy(features[found]).to(self.device)
-                logits[found] = self.network.head(values).float().cpu().numpy()
+                logits[found] = network.head(torch.from_numpy(features[found]).to(self.device)).float().cpu().numpy()
         return found, logits
+
+    @cached_property
+    def _cache(self) -> CachedFeatures:
+        how: dict[str, Any] = {"average_flips": self.network.average_flips, "precision": self.precision}
+        return CachedFeatures(self.network.backbone, self.device, self.transform_name, **how)

@@ -1,24 +1,27 @@
 """Where the images of a large prediction come from: Parquet files, tar files or loose images, divided into shards.
 
-A source is a folder, a bucket or a file, by its path or URL. A Parquet file or a tar file is a shard; loose images are
-shards of ``IMAGES_PER_SHARD``, in the order of their names. A shard gives batches of columns: ``image``, a name;
-``bytes`` or ``path``, what a ``Predictor`` reads; and where it has them ``split`` and the known labels, lists of
-``present`` and ``absent`` names.
+A source is a folder, a bucket, a file or a pattern (``*``), by its path or URL. A Parquet file or a tar file is a
+shard; loose images are shards of ``IMAGES_PER_SHARD``, in the order of their names. A shard gives batches of columns:
+``image``, a name; ``bytes`` or ``path``, what a ``Predictor`` reads; and where it has them ``split`` and the known
+labels, lists of ``present`` and ``absent`` names.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
+import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fsspec.utils import glob_translate
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.stored import READ_ERRORS, parse_json
@@ -78,7 +81,11 @@ def list_shards(source: str) -> list[InputShard]:
     address = source.rstrip("/") if is_url(source) else os.path.abspath(source)  # noqa: PTH100 - workers may run elsewhere
     if is_url(address):
         check_url(address)
-    files = _files(address)
+    matching = None
+    if glob.has_magic(address) and not remote(address, "exists"):
+        matching = re.compile(glob_translate(file_system(address)[1]))
+        address = re.split(r"[*?\[]", address)[0].rpartition("/")[0]
+    files = _files(address, matching)
     for suffix in (".parquet", ".tar"):
         if found := [file for file in files if _suffix(file) == suffix]:
             return [InputShard(number, file, files[file]) for number, file in enumerate(found)]
@@ -97,11 +104,14 @@ def _suffix(address: str) -> str:
     return Path(_name(address)).suffix.lower()
 
 
-def _files(address: str) -> dict[str, str]:
-    """Return address → state of a file, or of all files below a folder, sorted, without hidden ones."""
+def _files(address: str, matching: re.Pattern[str] | None) -> dict[str, str]:
+    """Return address → state of a file, or of all files below a folder, sorted, without hidden ones.
+
+    Where a pattern is given, only of files that match it, or that are in folders that do.
+    """
     if _suffix(address) in (".parquet", ".tar"):
         return {address: _state(remote(address, "info"))}
-    if _name(address) == INDEX_FILE or remote(f"{address}/{INDEX_FILE}", "isfile"):
+    if _name(address) == INDEX_FILE or (not matching and remote(f"{address}/{INDEX_FILE}", "isfile")):
         folder = address.removesuffix(f"/{INDEX_FILE}")
         try:
             index = ShardIndex.model_validate(parse_json(remote(f"{folder}/{INDEX_FILE}", "cat_file")))
@@ -113,6 +123,7 @@ def _files(address: str) -> dict[str, str]:
         system.unstrip_protocol(name) if is_url(address) else name: _state(info)
         for name, info in remote(address, "find", detail=True).items()
         if not any(part[:1] in "._" for part in name[len(path) :].split("/") if part)
+        and (matching is None or any(map(matching.match, accumulate(name.split("/"), "{}/{}".format))))
     }
     return dict(sorted(found.items()))
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -33,7 +34,9 @@ from labelgap.core.trust import (
     refuse_links,
     sign_file,
 )
+from labelgap.data.addresses import is_url
 from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.parts import DESCRIPTION, PartFolder, check_parts
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
 from labelgap.models.weight_files import NO_WEIGHTS
@@ -64,7 +67,16 @@ from labelgap.training.run import MAX_FOREIGN_SIZE
 from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, RUN_FILES, read_data_identity
 
 Kind = Literal[
-    "run", "study", "comparison", "data sets", "linear evaluation", "reproduction", "sweep", "training shares", "review"
+    "run",
+    "study",
+    "comparison",
+    "data sets",
+    "linear evaluation",
+    "reproduction",
+    "sweep",
+    "training shares",
+    "review",
+    "parts",
 ]
 Reader = tuple[str, Callable[[], object]]
 
@@ -78,6 +90,7 @@ _KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
     "study": ((Study.FILE,), open_study),
     "run": (RUN_FILES, read_config),
     "review": ((CANDIDATES,), open_review_folder),
+    "parts": ((DESCRIPTION,), Path),
 }
 """The files that the manifest of a finished folder lists from the beginning, as far as they exist; what opens it."""
 _DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, (files, _) in _KINDS.items()}
@@ -127,7 +140,9 @@ def verify_run(path: str | os.PathLike[str]) -> Verification:
     Each is read as well.
     """
     folder = Path(path)
-    kind = _kind(folder)
+    if is_url(os.fspath(path)) or (kind := _kind(folder)) == "parts":
+        problems, finished = check_parts(PartFolder(os.fspath(path)))
+        return Verification(folder, "parts", tuple(starmap(FileCheck, sorted(problems.items()))), finished)
     found = _compare_digests(folder, kind)
     for name, read in _readers(folder, kind):
         try:
@@ -156,6 +171,8 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
     """
     folder = Path(path)
     kind = _kind(folder)
+    if kind == "parts":
+        raise RunError(f"{folder}: parts are not changed on purpose. Remove them, and run their command again.")
     if _is_unfinished_run(folder, kind):
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
     added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, sweep.DATABASE, *_head_files(folder))

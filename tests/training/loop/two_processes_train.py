@@ -20,7 +20,6 @@ from torch.nn.functional import softplus
 import labelgap as lg
 from labelgap.core.distributed import is_distributed, is_main_process, rank
 from labelgap.core.errors import InputError, LabelGapError
-from labelgap.inference import chunks
 from labelgap.inference.predict import predict_to_file
 from labelgap.losses import ElementwiseLoss
 from labelgap.models import Classifier, InputSpec, as_backbone
@@ -121,7 +120,7 @@ def use_runs(out: Path, trained: Path) -> None:
     """Predict, evaluate and audit with runs that one process trained; also with fewer images than processes."""
     data, network, head = digits(), lg.open_run(trained / "network"), lg.open_run(trained / "head")
     every = [split.images for split in data.splits]
-    with patch.object(chunks, "MAX_IMAGES", 16):
+    with patch("labelgap.inference.predict.MAX_IMAGES", 16):
         summaries = [predict_to_file(network, every, out / "all.csv", batch_size=8, device="cpu")]
         summaries += [predict_to_file(network, data.test.images.select([0]), out / "one.csv", device="cpu")]  # type: ignore[union-attr]
     measured = network.evaluate(data, device="cpu", resamples=0)

@@ -17,7 +17,6 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -124,30 +123,22 @@ def _load_parts(folder: Path) -> Dataset:
 
 
 def _stored_features(parts: StoredParts, splits: NDArray[Any]) -> dict[str, NDArray[np.float32]]:
-    """Return the features of every split, in a file of the cache each."""
-    cached, width = cache_folder() / "parts", parts.schema.field(_VECTOR).type.list_size
-    make_folder(cached)
-    digest = hashlib.blake2b("".join(parts.digests.values()).encode(), digest_size=16).hexdigest()
-    paths = {name: cached / f"{digest}-{name}.npy" for name in SPLITS if (splits == name).any()}
-    if not all(path.exists() for path in paths.values()):
-        with ExitStack() as stack:
-            shapes = {name: (int((splits == name).sum()), width) for name in paths}
-            arrays = {
-                name: np.lib.format.open_memmap(
-                    stack.enter_context(atomic_path(path)), mode="w+", dtype=np.float32, shape=shapes[name]
-                )
-                for name, path in paths.items()
-            }
-            start, ends = 0, dict.fromkeys(paths, 0)
+    """Return the features of every split; they follow each other in a file of the cache."""
+    folder, width = cache_folder() / "parts", parts.schema.field(_VECTOR).type.list_size
+    digest = hashlib.blake2b("".join(part.digest for part in parts.manifest.parts).encode(), digest_size=16).hexdigest()
+    order = np.argsort(splits, kind="stable")
+    make_folder(folder)
+    if not (path := folder / f"{digest}.npy").exists():
+        place, start = np.argsort(order), 0
+        with atomic_path(path) as temporary:
+            array = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=(len(splits), width))
             for values in (block for part in parts.sizes for block in parts.blocks(part, _VECTOR)):
-                for name, array in arrays.items():
-                    own = values[splits[start : start + len(values)] == name]
-                    array[ends[name] : ends[name] + len(own)] = own
-                    ends[name] += len(own)
+                array[place[start : start + len(values)]] = values
                 start += len(values)
-            for array in arrays.values():
-                array.flush()
-    return {name: np.load(path, mmap_mode="c") for name, path in paths.items()}  # as if it could be written, for torch
+            array.flush()
+    stored = np.load(path, mmap_mode="c")  # as if it could be written, for torch
+    ends = {name: [np.searchsorted(splits[order], name, side) for side in ("left", "right")] for name in SPLITS}
+    return {name: stored[first:last] for name, (first, last) in ends.items() if first < last}
 
 
 def feature_dataset(name: str, parts: Mapping[str, Split], findings: Sequence[Finding]) -> Dataset:

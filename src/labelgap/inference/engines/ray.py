@@ -49,18 +49,20 @@ class Workers:
         if text is None:
             return cls(1, None, cpus, gpus)
         ends = re.fullmatch(r"([1-9]\d*)(?::(\d+))?", text)
-        if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
+        least, most = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
+        if most < least:
             raise InputError(f"--workers {text}: a number of workers, 4, or a range, 1:64.")
-        return cls(int(ends[1]), int(ends[2] or ends[1]), cpus, gpus)
+        return cls(least, most, cpus, gpus)
 
-    def options(self, held: Any) -> dict[str, Any]:
-        """Return the arguments of ``map_batches`` for workers that hold something."""
+    def map(self, dataset: Dataset, worker: type, held: Any, batch_size: int) -> Dataset:
+        """Return a dataset of what workers, each made with what they hold, return for its batches."""
         import ray
 
         free = ray.cluster_resources().get("CPU", 1.0) - 1
         most = self.most or max(self.least, int(free / self.cpus) if self.cpus else self.least)
         pool = ray.data.ActorPoolStrategy(min_size=self.least, max_size=most)
-        return {"compute": pool, "num_cpus": self.cpus, "num_gpus": self.gpus, "fn_constructor_args": (ray.put(held),)}
+        how: dict[str, Any] = {"compute": pool, "num_cpus": self.cpus, "num_gpus": self.gpus}
+        return dataset.map_batches(worker, batch_size=batch_size, fn_constructor_args=(ray.put(held),), **how)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class RayEngine:
 
             items = [{"shard": pickle.dumps(shard)} for shard in shards]
             dataset = ray.data.from_items(items, override_num_blocks=len(items))
-            done = dataset.map_batches(_ShardWorker, batch_size=1, **self.workers.options(job))
+            done = self.workers.map(dataset, _ShardWorker, job, 1)
             for batch in done.iter_batches(batch_size=None, prefetch_batches=0):
                 yield from map(pickle.loads, batch["outcome"])
 
@@ -124,7 +126,7 @@ def predict(
         **options: of ``Predictor``: batch_size, features.
     """
     predictor, pool = Predictor(run, **options), Workers.parse(workers, cpus_per_worker, gpus_per_worker)
-    return dataset.map_batches(_RowWorker, batch_size=4 * predictor.batch_size, **pool.options(predictor))
+    return pool.map(dataset, _RowWorker, predictor, 4 * predictor.batch_size)
 
 
 @contextmanager
@@ -135,6 +137,7 @@ def connected(address: str | None = None) -> Iterator[None]:
     except ImportError as error:
         raise InputError(f"--engine ray needs the package ray: pip install 'labelgap[ray]' ({error}).") from None
     if started := not ray.is_initialized():
+        os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster that starts here; 15 else
         try:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
