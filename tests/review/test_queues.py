@@ -155,8 +155,9 @@ def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: 
     assert sorted(columns.class_number[shown].tolist()) == list(range(10)), "one of every class in turn"
     for number in shown:
         members = np.flatnonzero((columns.class_number == columns.class_number[number]) & (columns.kind == MISSING))
-        distance = np.abs(columns.score[members] - 0.5)
-        assert abs(columns.score[number] - 0.5) == pytest.approx(distance.min())
+        value = columns.score[members] * np.sqrt(1 - columns.score[members])
+        own = columns.score[number] * np.sqrt(1 - columns.score[number])
+        assert own == pytest.approx(value.max())
     assert re.findall(r'class="caption"><b>(\d)</b>\?', page) == [str(columns.class_number[n]) for n in shown]
     decide(review, [shown[0]], PRESENT, "classifier")
     assert review.store.current()[-1].kind == "classifier"

@@ -364,6 +364,7 @@ class _Metadata(BaseModel, extra="forbid", allow_inf_nan=False):
     data: dict[str, Any]
     splits: list[str] = []
     images: _Count = 0
+    tagged_images: _Count | None = None
     trained_images: _Count | None = None
     unknown_total: _Count
     unknown_per_class: dict[str, _Count]

@@ -30,7 +30,7 @@ from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
-from labelgap.labels import LabelTable
+from labelgap.labels import PRESENT, LabelTable
 from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.devices import choose_device
@@ -177,13 +177,17 @@ def describe_audit(
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the metadata of candidates; ``about`` are data, splits, trained_images, folds and seed."""
-    unknown, classes = np.asarray(sum(table.counts().unknown for table in tables.values())), runs[0].config.classes
+    classes, tagged, unknown = runs[0].config.classes, 0, np.zeros(len(runs[0].config.classes), dtype=np.int64)
+    for table in tables.values():  # one pass: a table may be a part that is read here
+        unknown += table.counts().unknown
+        tagged += len(np.unique(table.rows[table.values == PRESENT]))
     return {
         "format": FORMAT,
         "runs": [str(run.path) for run in runs],
         **about,
         "images": sum(map(len, tables.values())),
-        "unknown_total": int(np.sum(unknown)),
+        "tagged_images": tagged,
+        "unknown_total": int(unknown.sum()),
         "unknown_per_class": dict(zip(classes, unknown.tolist(), strict=True)),
         "method": ", ".join(dict.fromkeys(run.config.method for run in runs)),
         "backbone": ", ".join(dict.fromkeys(run.config.backbone for run in runs)),

@@ -217,8 +217,8 @@ def rank_open(
         candidates: the candidates of the audit, with its scores: missing labels, or for "random" its draw in order.
         decisions: on candidates of any list.
         classes: K.
-        aim: "missing", the most probable first; "classifier", uncertain ones that differ from each other, over all
-            classes; "random", the draw as it is: what it estimates would be biased otherwise.
+        aim: "missing", the most probable first; "classifier", uncertain ones that differ from each other, every class
+            in turn; "random", the draw as it is: what it estimates would be biased otherwise.
         limit: how many; when None all, or ``DIVERSE_LIMIT`` for the aim "classifier".
     """
     if aim not in AIMS:
@@ -245,6 +245,14 @@ def rank_open(
     return LiveRanking(aim, heads.digest, int(learned.sum()), ranked)
 
 
+def learning_value(odds: NDArray[np.floating[Any]]) -> Floats:
+    r"""Return what an answer teaches, by the log-odds of being present: :math:`p \sqrt{1-p}`, the most at 2/3.
+
+    The variance :math:`p(1-p)` teaches heads as much, and finds a quarter fewer missing labels on the way.
+    """
+    return np.asarray(expit(odds) * np.sqrt(expit(-odds)), dtype=np.float64)
+
+
 def _diverse_order(
     features: FeatureScale,
     rows: NDArray[np.int64],
@@ -254,18 +262,18 @@ def _diverse_order(
 ) -> NDArray[np.int64]:
     """Return positions: one candidate of every class in turn, each uncertain and unlike those before it of its class.
 
-    The key of a candidate is :math:`p(1-p)` times the squared distance to the nearest one that was chosen of its class.
+    The key of a candidate is its ``learning_value`` times the squared distance to the nearest chosen one of its class.
     """
-    order = np.lexsort((columns, rows, np.abs(odds), columns))
+    value = learning_value(odds)
+    order = np.lexsort((columns, rows, -value, columns))
     parts = np.split(order, np.flatnonzero(np.diff(columns[order])) + 1)
     each = -(-limit // len(parts))
     chosen: list[tuple[int, float, int]] = []  # turn, minus the key, position
     for part in parts:
         pool = part[: POOL * each]
         inputs, distance = features.rows(rows[pool]), np.ones(len(pool))
-        uncertainty = expit(odds[pool]) * expit(-odds[pool])
         for turn in range(min(each, len(pool))):
-            key = uncertainty * distance
+            key = value[pool] * distance
             best = int(key.argmax())
             chosen.append((turn, -float(key[best]), int(pool[best])))
             apart = ((inputs - inputs[best]) ** 2).sum(axis=1, dtype=np.float64)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelgap.audit.live import Aim
+from labelgap.audit.live import Aim, learning_value
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
 from labelgap.metrics.label_model import round_to_sum, to_log_odds
@@ -27,11 +27,12 @@ from labelgap.review.progress import correct_scores
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED, DecisionEvent
 from labelgap.review.team import answer_seconds
+from labelgap.training.auto import FEW_TAGGED
 
 # The aims in words, in the order in which they are offered, and what is asked for each.
 AIM_TEXT: Final[dict[Aim, tuple[str, str]]] = {
     "missing": ("find the missing labels", "the most probable first, one class at a time"),
-    "classifier": ("make the classifier better", "what the model is least sure of, of all classes"),
+    "classifier": ("make the classifier better", "what the model is least sure of, every class in turn"),
     "random": ("measure", "at random: how many are still missing"),
 }
 USUAL_SECONDS: Final = 2.0  # seconds of an answer of a person of whom nothing is known
@@ -107,6 +108,18 @@ def has_aims(review: Review) -> bool:
     return bool(((columns.kind == MISSING) & ~np.isnan(columns.score)).any())
 
 
+def few_tagged(review: Review) -> float | None:
+    """Return the share of the images with a known present where it is so small that an aim other than "missing" is
+    the better start; None elsewhere.
+
+    With few tags, answers for the classifier teach it more than the most probable labels do, and find as many before
+    long: docs/results/review.md.
+    """
+    about = review.candidates.metadata
+    share = None if about.get("tagged_images") is None else about["tagged_images"] / max(about["images"], 1)
+    return share if share is not None and share < FEW_TAGGED and has_aims(review) else None
+
+
 def class_feed(review: Review, class_number: int, wrong: bool = False, near: Numbers | None = None) -> Feed:
     """Return the open candidates of a class, one for all copies, as they are asked or by places of the M images."""
     rows, columns = review.listed(class_number, wrong), review.candidates.columns
@@ -174,12 +187,12 @@ def _random_order(review: Review, rows: Numbers) -> Numbers:
 def _uncertain_order(review: Review, rows: Numbers) -> Numbers:
     """Return the order without a ranking: one candidate of every class in turn, the most uncertain first."""
     columns = review.candidates.columns
-    distance = np.abs(to_log_odds(columns.score[rows].astype(np.float64)))
+    value = learning_value(to_log_odds(columns.score[rows].astype(np.float64)))
     group = columns.class_number[rows]
-    order = np.lexsort((columns.ids[rows], distance, group))
+    order = np.lexsort((columns.ids[rows], -value, group))
     turn = np.empty(len(rows), dtype=np.int64)
     turn[order] = np.arange(len(rows)) - np.searchsorted(group[order], group[order])
-    return np.lexsort((distance, turn))
+    return np.lexsort((-value, turn))
 
 
 class AnswerSpeed(NamedTuple):

@@ -55,10 +55,12 @@ router = APIRouter()
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(visitor: CurrentVisitor, aim: Aim = "missing") -> str:
+def overview(visitor: CurrentVisitor, aim: Aim | None = None) -> str:
     """Show the classes, those first where the next minutes bring most."""
     review = visitor.review
-    aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review)}
+    tagged = queues.few_tagged(review)
+    aim = aim or ("missing" if tagged is None else "classifier")
+    aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review), "tagged": tagged}
     return visitor.render("overview.html", None, views.overview_context(review, visitor.context.reviewer) | aims)
 
 
