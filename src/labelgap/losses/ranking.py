@@ -2,18 +2,22 @@
 ranking (Kobayashi, CVPR 2023).
 
 Every positive of an image should rank above every negative. No tensor of pairs is built: negatives are sorted once, and
-the sums over those above a positive are looked up, so memory stays at (…, B, K).
+the sums over those above a positive are looked up, so memory stays at (…, B, K). On the CPU that is done for positives
+alone, and the derivative is computed along.
 """
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, relu
 
 from labelgap.core.distributed import all_sum
+from labelgap.losses.base.fused import Fused, as_float, fused, is_fusible, over_batch, with_heads
 from labelgap.losses.base.loss import ElementwiseLoss, MultiHead
 from labelgap.losses.base.registry import COLE_2021, KOBAYASHI_2023, WESTON_2011, method
 from labelgap.losses.base.terms import Number, check_choice, check_number, per_head, widen, widest_float
@@ -98,21 +102,103 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
     return torch.where(count > 0, ((classes - 1) / trials).floor(), 0.0).long()
 
 
+Hinge = tuple[Number, Number]
+"""The margin and the factor of a hinge."""
+Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Takes how many negatives are within the margin of positives, how many there are, and the logits; returns weights."""
+
+
+def weighted_hinges(
+    logits: Tensor, positive: Tensor, negative: Tensor, hinges: Sequence[Hinge], weigh: Weigh
+) -> Tensor:
+    """Return the weight of every positive times its hinges over the negatives, ``(…, B, K)``; 0 elsewhere.
+
+    The margin of the first hinge tells the weight, which is a constant to the gradient. A logit that is NaN, which
+    sorts behind all others and is in no pair then, makes its entry NaN.
+    """
+    negatives = sort_negatives(logits, negative)
+    counts, sums = zip(*(hinge_sums(logits, negatives, margin) for margin, _ in hinges), strict=True)
+    hinged = sum(per_head(factor, logits) * part for (_, factor), part in zip(hinges, sums, strict=True))
+    weights = weigh(counts[0], negative.sum(dim=-1, keepdim=True), logits)
+    return torch.where(logits.isnan(), torch.nan, torch.where(positive, weights * hinged, 0.0))
+
+
+def weighted_hinges_form(
+    logits: Tensor, positive: Tensor, negative: Tensor, hinges: Sequence[Hinge], weigh: Weigh
+) -> tuple[Tensor, Tensor]:
+    """Return ``weighted_hinges`` summed over the classes, ``(…, B, 1)``, and their slopes; numbers are ``over_batch``.
+
+    The negatives of a row are sorted in falling order, so that the first r of them are within a positive's margin; each
+    is pushed by the weights of all positives that count it.
+    """
+    flat, classes = logits.flatten(0, -2), logits.shape[-1]
+    values, is_pos, is_neg = (part.flatten(0, -2).numpy() for part in (logits, positive, negative))
+    row, column = np.divmod(np.flatnonzero(is_pos), classes)
+    points, place = values[row, column].astype(np.float64), np.arange(len(row)) - np.searchsorted(row, row)
+    opposite = -values
+    np.copyto(opposite, np.inf, where=~is_neg)
+    order = opposite.argsort(axis=-1)
+    order += classes * np.arange(len(values))[:, None]
+    ordered = torch.from_numpy(opposite.ravel().take(order)).to(torch.float64)
+    nearest = ordered.cumsum(-1).numpy()  # the sum of the first ones
+    levels = np.full((len(values), place.max(initial=0) + 1), -np.inf)
+    costs, slopes, pushes = np.zeros(len(row)), np.zeros(len(row)), np.zeros((len(values), classes + 1))
+    weights = None
+    for numbers in hinges:
+        margin, factor = (
+            number.expand(*logits.shape[:-1], 1).flatten().numpy()[row] if isinstance(number, Tensor) else number
+            for number in numbers
+        )
+        levels[row, place] = level = margin - points
+        count = torch.searchsorted(ordered, torch.from_numpy(levels)).numpy()[row, place]
+        if weights is None:
+            available = torch.from_numpy(is_neg.sum(axis=-1)[row])
+            weights = weigh(torch.from_numpy(count), available, flat).to(torch.float64).numpy()
+        scaled = factor * weights
+        costs += scaled * (count * level - np.where(count > 0, nearest[row, count - 1], 0.0))
+        slopes -= scaled * count
+        np.add.at(pushes, (row, classes - count), scaled)
+    pushed = torch.from_numpy(pushes).cumsum(-1)[:, :-1].flip(-1).to(flat.dtype)
+    slope = torch.empty_like(flat).put_(torch.from_numpy(order), pushed)
+    slope.numpy()[row, column] = slopes
+    cost = np.bincount(row, costs, len(values)) + np.where(np.isnan(values).any(axis=-1), np.nan, 0.0)
+    return torch.from_numpy(cost).to(flat.dtype).view(*logits.shape[:-1], 1), slope.view(logits.shape)
+
+
 class RankingLoss(PairLoss, ABC):
     """Sums over the pairs of each image, averaged over images. Abstract.
 
     Denominator: the B images of the global batch, those without a pair included.
     """
 
-    def over_images(self, entries: Tensor, logits: Tensor) -> Tensor:
-        """Sum ``(…, B, K)`` over the classes and average over the images of the global batch.
+    @abstractmethod
+    def hinges(self) -> tuple[Hinge, ...]:
+        """Return the hinges of a pair; the margin of the first tells the rank."""
 
-        A logit that is NaN, which sorts behind all others and is in no pair then, makes its entry NaN.
-        """
-        total = all_sum(torch.where(logits.isnan(), torch.nan, entries).sum(dim=(-2, -1)))
+    def weigh(self, count: Tensor, negatives: Tensor, logits: Tensor) -> Tensor:
+        """Return the weights of positives by their rank."""
+        return harmonic(count, logits.shape[-1], logits)
+
+    def entries(self, logits: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the costs ``(…, B, K)``, those of a pair at its positive."""
+        return weighted_hinges(logits, positive, negative, self.hinges(), self.weigh)
+
+    def form(self, logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the costs summed over the classes, ``(…, B, 1)``, and their slopes, on the host."""
+        hinges = [(over_batch(margin, logits), over_batch(factor, logits)) for margin, factor in self.hinges()]
+        return weighted_hinges_form(logits.detach(), positive, negative, hinges, self.weigh)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Sum over the classes, and average over the images of the global batch."""
+        masks = positives_and_negatives(labels, self.unknown)
+        if logits.is_cpu and is_fusible(0.0):
+            logits = with_heads(logits, *(number for hinge in self.hinges() for number in hinge))
+            total = fused(Fused(self.form, [logits], masks), "sum")
+        else:
+            total = all_sum(self.entries(logits, *masks).sum(dim=(-2, -1)))
         if self.reduction == "sum":
             return total
-        return total / all_sum(total.new_full((), entries.shape[-2])).clamp(min=1)
+        return total / all_sum(total.new_full((), logits.shape[-2])).clamp(min=1)
 
 
 @method("pr", paper=COLE_2021, summary="pairwise ranking of positives above everything else, on probabilities")
@@ -151,14 +237,15 @@ class WarpLoss(RankingLoss):
         super().__init__(unknown, reduction)
         self.rank = check_choice("rank", rank, ("exact", "sampled"))
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Weigh the hinge of every positive by its rank."""
-        positive, negative = positives_and_negatives(labels, self.unknown)
-        count, hinge = hinge_sums(logits, sort_negatives(logits, negative), 1.0)
+    def hinges(self) -> tuple[Hinge, ...]:
+        """One, of margin 1."""
+        return ((1.0, 1.0),)
+
+    def weigh(self, count: Tensor, negatives: Tensor, logits: Tensor) -> Tensor:
+        """Weigh by the rank, or by an estimate of it."""
         if self.rank == "sampled":
-            count = sampled_rank(count, negative.sum(dim=-1, keepdim=True), logits.shape[-1])
-        entries = torch.where(positive, harmonic(count, logits.shape[-1], logits) * hinge, 0.0)
-        return self.over_images(entries, logits)
+            count = sampled_rank(count, negatives, logits.shape[-1])
+        return super().weigh(count, negatives, logits)
 
 
 @method("rml", paper=KOBAYASHI_2023, summary="robust multi-label ranking with a ramp instead of a hinge")
@@ -189,13 +276,24 @@ class RobustRankingLoss(RankingLoss):
         self.beta = check_number("beta", beta, 0, 1)
         self.stop = check_number("stop", stop, high=1)
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Add the terms of entries and of pairs."""
-        positive, negative = positives_and_negatives(labels, self.unknown)
-        negatives = sort_negatives(logits, negative)
-        count, hinge = hinge_sums(logits, negatives, 1.0)
-        _, beyond = hinge_sums(logits, negatives, self.stop)
-        pairs = harmonic(count, logits.shape[-1], logits) * (hinge - per_head(self.beta, logits) * beyond)
+    def hinges(self) -> tuple[Hinge, ...]:
+        """The two of which the ramp is made."""
+        return (1.0, 1.0), (self.stop, -self.beta)
+
+    def entries(self, logits: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Add the terms of single entries."""
         single = ramp(torch.where(positive, logits, -logits), stop=self.stop, slope=self.beta)
         entries = torch.where(positive | negative, per_head(self.weight, logits) * single, 0.0)
-        return self.over_images(entries + torch.where(positive, pairs, 0.0), logits)
+        return entries + super().entries(logits, positive, negative)
+
+    def form(self, logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the terms of single entries, a hinge at a time; the sign is 0 where an entry is in neither mask."""
+        cost, slope = super().form(logits, positive, negative)
+        sign = as_float(positive, logits) - as_float(negative, logits)
+        weight, signed = over_batch(self.weight, logits), logits * sign
+        for margin, factor in self.hinges():
+            gap = over_batch(margin, logits) - signed
+            steep = (gap > 0) * sign * (weight * over_batch(factor, logits))
+            slope -= steep
+            cost += (steep * sign * gap).sum(dim=-1, keepdim=True)
+        return cost, slope

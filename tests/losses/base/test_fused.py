@@ -16,7 +16,7 @@ from labelgap.losses import Loss, loss, methods
 from labelgap.losses.base import fused, selection
 from labelgap.losses.base.selection import kth_largest, top_k_mask
 
-FORMULA_ONLY = {"imcl", "pr", "rml", "softmax", "warp"}
+FORMULA_ONLY = {"imcl", "pr", "softmax"}
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 3e-6, torch.bfloat16: 1e-2}
 
 
