@@ -14,21 +14,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from labelgap.core.distributed import all_max, all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD, Mixture, is_plain, mixture_entries
-from labelgap.losses.base.terms import LOWEST, Number, only_where, per_head, reduce, widen
+from labelgap.losses.base.terms import LOWEST, Number, host_array, only_where, per_head, reduce, widen
 
 Form = Callable[..., tuple[Tensor, ...]]
 """Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
 
 BLOCK_ENTRIES = {"cpu": 2**16, "cuda": 2**21}
 """Entries of a block by device: large enough for the calls to cost little; on a CPU its buffers stay in the cache."""
+SMALL: Final = 2**16
+"""Entries up to which calls cost more than memory, so that torch's own function of a few terms is the fastest."""
 
 
 class Fused(NamedTuple):
@@ -79,7 +82,7 @@ def fused(parts: Fused, reduction: str = "none") -> Tensor:
         constants = [values.expand(*heads, *values.shape[-2:]) for values in constants]
     alone = world_size() == 1
     scale = None if reduction == "none" else 1.0 / max(rows * classes, 1) if reduction == "mean" and alone else 1.0
-    cost: Tensor = _Fused.apply(form, scale, len(inputs), *inputs, *constants)  # type: ignore[no-untyped-call]
+    cost: Tensor = _Fused.apply(form, scale, constants, *inputs)  # type: ignore[no-untyped-call]
     if scale is None or alone:
         return cost
     total = all_sum(cost)
@@ -88,28 +91,38 @@ def fused(parts: Fused, reduction: str = "none") -> Tensor:
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, form: Form, scale: float | None, count: int, *tensors: Tensor) -> Tensor:
-        like = tensors[0]
+    def forward(ctx: Any, form: Form, scale: float | None, constants: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+        like, tensors = inputs[0], (*inputs, *constants)
         entries, block = like.numel(), BLOCK_ENTRIES.get(like.device.type)
         if block is None or entries <= block:
             cost, *slopes = form(*tensors)
             cost = cost if scale is None else _total(cost, scale)
         else:
-            cost, slopes = _in_blocks(form, scale, count, tensors, block)
-        ctx.scale, ctx.constants = scale, len(tensors) - count
+            cost, slopes = _in_blocks(form, scale, len(inputs), tensors, block)
+        ctx.scale = scale
         ctx.save_for_backward(*slopes)
         return cost
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
         gradient = gradients[0]
         if ctx.scale is not None:
             gradient = gradient * ctx.scale
             gradient = gradient[..., None, None] if gradient.ndim else gradient
-        slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=False)
-        found = [slope * gradient if needed else None for slope, needed in slopes]
-        return None, None, None, *found, *[None] * ctx.constants
+        return None, None, None, *scaled_slopes(ctx, gradient, ctx.needs_input_grad[3:])
+
+
+def scaled_slopes(ctx: Any, gradient: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
+    """Return the saved slopes times a gradient: in place, unless the graph is kept for another backward pass."""
+    refuse_second_derivative()
+    multiply = Tensor.mul if is_retained() else Tensor.mul_
+    return [multiply(slope, gradient) if need else None for slope, need in zip(ctx.saved_tensors, needed, strict=False)]
+
+
+def is_retained() -> bool:
+    """Return whether the graph is kept for another backward pass; true where PyTorch does not tell."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())
 
 
 def _total(cost: Tensor, scale: float) -> Tensor:
@@ -153,9 +166,8 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
-        (gradient,), scale = ctx.saved_tensors, upstream[0]
-        return gradient * (scale[..., None, None] if scale.ndim else scale), None, None
+        scale = upstream[0]
+        return *scaled_slopes(ctx, scale[..., None, None] if scale.ndim else scale, [True]), None, None
 
 
 def refuse_second_derivative() -> None:
@@ -183,6 +195,8 @@ def over_batch(value: Number, like: Tensor) -> Number:
 
 def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
     """Return 1 where a label has a state and 0 elsewhere, in the float type of ``like``: faster than a mask."""
+    if like.dtype == torch.float32 and (codes := host_array(labels)) is not None:
+        return torch.from_numpy((codes == code).astype(np.float32))
     if labels.dtype == torch.int8:  # one call; of wider integers it is slower
         return torch.eq(labels, code, out=torch.empty_like(labels, dtype=like.dtype))
     return labels.to(like.dtype, copy=True).eq_(code)
@@ -261,8 +275,17 @@ def fused_mixture(
     exact, expected, estimate = reduction == "none", mixture.expected_positives, mixture.label_estimate
     if not is_fusible(eps) or (exact and (expected is not None or estimate is not None)):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
-    logits = widen(logits)
-    if mixture.plain_rows is None or isinstance(expected, Tensor):
+    logits, plain = widen(logits), mixture.plain_rows
+    if plain is not None and not exact and expected is None and estimate is None and _is_small(logits):
+        columns = _target_columns(plain)
+        if columns is not None:
+            weight, target = _weights(columns, logits, labels, modified)
+            if not isinstance(target, Tensor):
+                target = logits.new_full((), target).expand_as(logits)
+            if not isinstance(weight, Tensor):
+                weight = None if weight == 1 else logits.new_full((), weight)
+            return binary_cross_entropy_with_logits(logits, target, weight, reduction=reduction)
+    if plain is None or isinstance(expected, Tensor):
         numbers = [weight for row in mixture.rows for weight in row]
         logits = with_heads(logits, *numbers, 0.0 if expected is None else expected)
     constants = [labels] if modified is None else [labels, modified]
@@ -274,9 +297,9 @@ def fused_mixture(
     host = logits.ndim == 2 and logits.is_cpu  # plain numbers are faster
     with torch.no_grad():  # e = (P − κ) / K of each input, P positives per image of the global batch; 0 without images
         probabilities = [torch.sigmoid(values) for values in inputs]
-        count = all_sum(logits.new_full((), rows))
-        measured = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), count.clamp(min=1), count.clamp(max=1)]
-        *totals, images, some = [float(value) for value in measured] if host else measured
+        measured = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), all_sum(logits.new_full((), rows))]
+        *totals, count = [float(value) for value in measured] if host else measured
+        images, some = (max(count, 1), min(count, 1)) if host else (count.clamp(min=1), count.clamp(max=1))
         expected = expected.to(logits.dtype) if isinstance(expected, Tensor) else expected
         excess = [(total / images - expected) / classes * some for total in totals]
         penalty = sum(e * e for e in excess) * mixture.expected_weight
@@ -355,7 +378,11 @@ def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
 
 
 def _columns_of(rows: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
-    columns = list(zip(*((u + v, u, w) for u, v, w in rows), strict=True))
+    return _differences(list(zip(*((u + v, u, w) for u, v, w in rows), strict=True)))
+
+
+def _differences(columns: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
+    """Return what the entries of each mask have beyond unknown ones."""
     has_known = any(isinstance(b, float) and is_plain(c, b) and not is_plain(a, b) for a, b, c, *_ in columns)
     found = []
     for unknown, absent, present, *modified in columns:
@@ -369,6 +396,18 @@ def _columns_of(rows: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
 
 _plain_columns = lru_cache(maxsize=256)(_columns_of)
 """The same for plain numbers, which are the same in every step."""
+
+
+@lru_cache(maxsize=256)
+def _target_columns(rows: Sequence[tuple[float, float, float]]) -> tuple[Column, ...] | None:
+    """Return the weights and targets of a mixture that is a cross-entropy, u + v and u / (u + v); None of others."""
+    if any(w for _, _, w in rows):
+        return None
+    return _differences(list(zip(*((u + v, u / (u + v) if u + v else 0.0) for u, v, _ in rows), strict=True)))
+
+
+def _is_small(logits: Tensor) -> bool:
+    return logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1
 
 
 def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:
