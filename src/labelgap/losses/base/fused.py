@@ -113,9 +113,10 @@ class _Fused(torch.autograd.Function):
 
 
 def scaled_slopes(ctx: Any, gradient: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
-    """Return the saved slopes times a gradient: in place, unless the graph is kept for another backward pass."""
+    """Return the saved slopes times a gradient, in place where they are of no more use and it is no batch of them."""
     refuse_second_derivative()
-    multiply = Tensor.mul if is_retained() else Tensor.mul_
+    several = is_retained() or torch._C._functorch.is_legacy_batchedtensor(gradient)
+    multiply = Tensor.mul if several else Tensor.mul_
     return [multiply(slope, gradient) if need else None for slope, need in zip(ctx.saved_tensors, needed, strict=False)]
 
 
@@ -279,11 +280,9 @@ def fused_mixture(
     if plain is not None and not exact and expected is None and estimate is None and _is_small(logits):
         columns = _target_columns(plain)
         if columns is not None:
-            weight, target = _weights(columns, logits, labels, modified)
-            if not isinstance(target, Tensor):
-                target = logits.new_full((), target).expand_as(logits)
-            if not isinstance(weight, Tensor):
-                weight = None if weight == 1 else logits.new_full((), weight)
+            both, present = _weights(columns, logits, labels, modified)
+            target = present if isinstance(present, Tensor) else torch.full_like(logits, present, requires_grad=False)
+            weight = None if is_plain(both, 1) else torch.as_tensor(both, dtype=logits.dtype, device=logits.device)
             return binary_cross_entropy_with_logits(logits, target, weight, reduction=reduction)
     if plain is None or isinstance(expected, Tensor):
         numbers = [weight for row in mixture.rows for weight in row]
@@ -299,7 +298,9 @@ def fused_mixture(
         probabilities = [torch.sigmoid(values) for values in inputs]
         measured = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), all_sum(logits.new_full((), rows))]
         *totals, count = [float(value) for value in measured] if host else measured
-        images, some = (max(count, 1), min(count, 1)) if host else (count.clamp(min=1), count.clamp(max=1))
+        images, some = (
+            (max(count, 1), min(count, 1)) if isinstance(count, float) else (count.clamp(min=1), count.clamp(max=1))
+        )
         expected = expected.to(logits.dtype) if isinstance(expected, Tensor) else expected
         excess = [(total / images - expected) / classes * some for total in totals]
         penalty = sum(e * e for e in excess) * mixture.expected_weight
