@@ -9,7 +9,6 @@ alone, and the derivative is computed along.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,9 +52,12 @@ class SortedNegatives(NamedTuple):
 
 def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
     """Sort the negatives of every row, of the mask ``negative`` ``(…, B, K)``, once for all margins."""
-    values = torch.where(negative, logits.to(widest_float(logits.device)), -torch.inf).sort(dim=-1).values
-    finite = torch.where(values > -torch.inf, values, 0.0)
-    above = finite.flip(-1).cumsum(-1).flip(-1)
+    return with_sums(torch.where(negative, logits.to(widest_float(logits.device)), -torch.inf).sort(dim=-1).values)
+
+
+def with_sums(values: Tensor) -> SortedNegatives:
+    """Add the sums to values in rising order."""
+    above = torch.where(values > -torch.inf, values, 0.0).flip(-1).cumsum(-1).flip(-1)
     return SortedNegatives(values, torch.cat([above, torch.zeros_like(above[..., :1])], dim=-1))
 
 
@@ -64,12 +66,13 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
 
     .. math:: r_p = \#\{n : m - x_p + x_n > 0\}, \qquad h_p = \sum_n \max(0,\; m - x_p + x_n)
 
-    Both are ``(…, B, K)``; the gradient flows through ``h``. Time K log K and memory K per row.
+    Both are as large as the logits, ``(…, B, K)`` or fewer of a row; the gradient flows through ``h``. Time is
+    K log K and memory K per row.
     """
     wide = logits.to(widest_float(logits.device))
     level = per_head(margin, wide)
     first = torch.searchsorted(negatives.values.detach().contiguous(), (wide - level).detach().contiguous(), right=True)
-    count = logits.shape[-1] - first
+    count = negatives.values.shape[-1] - first
     return count, (negatives.above.gather(-1, first) + count * (level - wide)).to(logits.dtype)
 
 
@@ -102,69 +105,6 @@ def sampled_rank(count: Tensor, negatives: Tensor, classes: int) -> Tensor:
     return torch.where(count > 0, ((classes - 1) / trials).floor(), 0.0).long()
 
 
-Hinge = tuple[Number, Number]
-"""The margin and the factor of a hinge."""
-Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Takes how many negatives are within the margin of positives, how many there are, and the logits; returns weights."""
-
-
-def weighted_hinges(
-    logits: Tensor, positive: Tensor, negative: Tensor, hinges: Sequence[Hinge], weigh: Weigh
-) -> Tensor:
-    """Return the weight of every positive times its hinges over the negatives, ``(…, B, K)``; 0 elsewhere.
-
-    The margin of the first hinge tells the weight, which is a constant to the gradient. A logit that is NaN, which
-    sorts behind all others and is in no pair then, makes its entry NaN.
-    """
-    negatives = sort_negatives(logits, negative)
-    counts, sums = zip(*(hinge_sums(logits, negatives, margin) for margin, _ in hinges), strict=True)
-    hinged = sum(per_head(factor, logits) * part for (_, factor), part in zip(hinges, sums, strict=True))
-    weights = weigh(counts[0], negative.sum(dim=-1, keepdim=True), logits)
-    return torch.where(logits.isnan(), torch.nan, torch.where(positive, weights * hinged, 0.0))
-
-
-def weighted_hinges_form(
-    logits: Tensor, positive: Tensor, negative: Tensor, hinges: Sequence[Hinge], weigh: Weigh
-) -> tuple[Tensor, Tensor]:
-    """Return ``weighted_hinges`` summed over the classes, ``(…, B, 1)``, and their slopes; numbers are ``over_batch``.
-
-    The negatives of a row are sorted in falling order, so that the first r of them are within a positive's margin; each
-    is pushed by the weights of all positives that count it.
-    """
-    flat, classes = logits.flatten(0, -2), logits.shape[-1]
-    values, is_pos, is_neg = (part.flatten(0, -2).numpy() for part in (logits, positive, negative))
-    row, column = np.divmod(np.flatnonzero(is_pos), classes)
-    points, place = values[row, column].astype(np.float64), np.arange(len(row)) - np.searchsorted(row, row)
-    opposite = -values
-    np.copyto(opposite, np.inf, where=~is_neg)
-    order = opposite.argsort(axis=-1)
-    order += classes * np.arange(len(values))[:, None]
-    ordered = torch.from_numpy(opposite.ravel().take(order)).to(torch.float64)
-    nearest = ordered.cumsum(-1).numpy()  # the sum of the first ones
-    levels = np.full((len(values), place.max(initial=0) + 1), -np.inf)
-    costs, slopes, pushes = np.zeros(len(row)), np.zeros(len(row)), np.zeros((len(values), classes + 1))
-    weights = None
-    for numbers in hinges:
-        margin, factor = (
-            number.expand(*logits.shape[:-1], 1).flatten().numpy()[row] if isinstance(number, Tensor) else number
-            for number in numbers
-        )
-        levels[row, place] = level = margin - points
-        count = torch.searchsorted(ordered, torch.from_numpy(levels)).numpy()[row, place]
-        if weights is None:
-            available = torch.from_numpy(is_neg.sum(axis=-1)[row])
-            weights = weigh(torch.from_numpy(count), available, flat).to(torch.float64).numpy()
-        scaled = factor * weights
-        costs += scaled * (count * level - np.where(count > 0, nearest[row, count - 1], 0.0))
-        slopes -= scaled * count
-        np.add.at(pushes, (row, classes - count), scaled)
-    pushed = torch.from_numpy(pushes).cumsum(-1)[:, :-1].flip(-1).to(flat.dtype)
-    slope = torch.empty_like(flat).put_(torch.from_numpy(order), pushed)
-    slope.numpy()[row, column] = slopes
-    cost = np.bincount(row, costs, len(values)) + np.where(np.isnan(values).any(axis=-1), np.nan, 0.0)
-    return torch.from_numpy(cost).to(flat.dtype).view(*logits.shape[:-1], 1), slope.view(logits.shape)
-
-
 class RankingLoss(PairLoss, ABC):
     """Sums over the pairs of each image, averaged over images. Abstract.
 
@@ -172,21 +112,50 @@ class RankingLoss(PairLoss, ABC):
     """
 
     @abstractmethod
-    def hinges(self) -> tuple[Hinge, ...]:
-        """Return the hinges of a pair; the margin of the first tells the rank."""
+    def hinges(self) -> tuple[tuple[Number, Number], ...]:
+        """Return the margins and factors of the hinges of a pair; the first margin tells the rank."""
 
     def weigh(self, count: Tensor, negatives: Tensor, logits: Tensor) -> Tensor:
-        """Return the weights of positives by their rank."""
+        """Return the weights of positives with ``count`` negatives within the margin, a constant to the gradient."""
         return harmonic(count, logits.shape[-1], logits)
 
     def entries(self, logits: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Return the costs ``(…, B, K)``, those of a pair at its positive."""
-        return weighted_hinges(logits, positive, negative, self.hinges(), self.weigh)
+        """Return the costs ``(…, B, K)``, those of a pair at its positive.
+
+        A logit that is NaN, which sorts behind all others and is in no pair then, makes its entry NaN.
+        """
+        negatives, margins = sort_negatives(logits, negative), [margin for margin, _ in self.hinges()]
+        counts, sums = zip(*(hinge_sums(logits, negatives, margin) for margin in margins), strict=True)
+        hinged = sum(per_head(factor, logits) * part for (_, factor), part in zip(self.hinges(), sums, strict=True))
+        weights = self.weigh(counts[0], negative.sum(dim=-1, keepdim=True), logits)
+        return torch.where(logits.isnan(), torch.nan, torch.where(positive, weights * hinged, 0.0))
 
     def form(self, logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the costs summed over the classes, ``(…, B, 1)``, and their slopes, on the host."""
-        hinges = [(over_batch(margin, logits), over_batch(factor, logits)) for margin, factor in self.hinges()]
-        return weighted_hinges_form(logits.detach(), positive, negative, hinges, self.weigh)
+        """Return ``entries`` summed over the classes, ``(…, B, 1)``, and their slopes, on the host.
+
+        Only positives are looked up. A negative is pushed by the weights of all positives that it is too near to, which
+        are those that have their first such negative at its place or before.
+        """
+        logits, classes = logits.detach(), logits.shape[-1]
+        width = int(positive.numpy().sum(axis=-1).max(initial=0))
+        exists, places = positive.to(logits.dtype).topk(width)
+        points = torch.where(exists > 0, logits.gather(-1, places), 0.0)
+        masked = torch.where(negative, logits, -torch.inf)
+        order = torch.from_numpy(masked.numpy().argsort(axis=-1))
+        negatives = with_sums(masked.gather(-1, order).to(widest_float(logits.device)))
+        pushes, weights = torch.zeros_like(negatives.above), None
+        cost, slopes = torch.zeros_like(points), torch.zeros_like(points)
+        for margin, factor in self.hinges():
+            count, hinge = hinge_sums(points, negatives, margin)
+            if weights is None:
+                weights = self.weigh(count, negative.sum(dim=-1, keepdim=True), logits) * exists
+            scaled = weights * per_head(factor, logits)
+            cost.addcmul_(scaled, hinge)
+            slopes.addcmul_(scaled, count, value=-1.0)
+            pushes.scatter_add_(-1, classes - count, scaled.to(pushes.dtype))
+        slope = torch.empty_like(logits).scatter_(-1, order, pushes.cumsum(dim=-1)[..., :-1].to(logits.dtype))
+        invalid = torch.from_numpy(np.isnan(logits.numpy()).any(axis=-1, keepdims=True))
+        return torch.where(invalid, torch.nan, cost.sum(dim=-1, keepdim=True)), slope.scatter_add_(-1, places, slopes)
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Sum over the classes, and average over the images of the global batch."""
@@ -237,7 +206,7 @@ class WarpLoss(RankingLoss):
         super().__init__(unknown, reduction)
         self.rank = check_choice("rank", rank, ("exact", "sampled"))
 
-    def hinges(self) -> tuple[Hinge, ...]:
+    def hinges(self) -> tuple[tuple[Number, Number], ...]:
         """One, of margin 1."""
         return ((1.0, 1.0),)
 
@@ -276,7 +245,7 @@ class RobustRankingLoss(RankingLoss):
         self.beta = check_number("beta", beta, 0, 1)
         self.stop = check_number("stop", stop, high=1)
 
-    def hinges(self) -> tuple[Hinge, ...]:
+    def hinges(self) -> tuple[tuple[Number, Number], ...]:
         """The two of which the ramp is made."""
         return (1.0, 1.0), (self.stop, -self.beta)
 

@@ -82,42 +82,48 @@ def fused(parts: Fused, reduction: str = "none") -> Tensor:
         constants = [values.expand(*heads, *values.shape[-2:]) for values in constants]
     alone = world_size() == 1
     scale = None if reduction == "none" else 1.0 / max(rows * classes, 1) if reduction == "mean" and alone else 1.0
-    cost: Tensor = _Fused.apply(form, scale, constants, *inputs)  # type: ignore[no-untyped-call]
+
+    def evaluate() -> tuple[Tensor, Sequence[Tensor]]:
+        block = BLOCK_ENTRIES.get(inputs[0].device.type)
+        if block is not None and inputs[0].numel() > block:
+            return _in_blocks(form, scale, len(inputs), (*inputs, *constants), block)
+        cost, *slopes = form(*inputs, *constants)
+        return cost if scale is None else _total(cost, scale), slopes
+
+    cost: Tensor = _Fused.apply(evaluate, scale, *inputs)  # type: ignore[no-untyped-call]
     if scale is None or alone:
         return cost
     total = all_sum(cost)
     return total if reduction == "sum" else total / all_sum(total.new_full((), rows * classes)).clamp(min=1)
 
 
+def with_gradient(logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
+    """Return a cost ``(…)`` whose derivative in the logits ``(…, B, K)`` was computed along with it."""
+    result: Tensor = _Fused.apply(lambda: (cost.clone(), [gradient]), 1.0, logits)  # type: ignore[no-untyped-call]
+    return result
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, form: Form, scale: float | None, constants: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-        like, tensors = inputs[0], (*inputs, *constants)
-        entries, block = like.numel(), BLOCK_ENTRIES.get(like.device.type)
-        if block is None or entries <= block:
-            cost, *slopes = form(*tensors)
-            cost = cost if scale is None else _total(cost, scale)
-        else:
-            cost, slopes = _in_blocks(form, scale, len(inputs), tensors, block)
+    def forward(
+        ctx: Any, evaluate: Callable[[], tuple[Tensor, Sequence[Tensor]]], scale: float | None, *inputs: Tensor
+    ) -> Tensor:
+        cost, slopes = evaluate()
         ctx.scale = scale
         ctx.save_for_backward(*slopes)
         return cost
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Multiply the slopes, in place where they are of no more use and the gradient is no batch of them."""
+        refuse_second_derivative()
         gradient = gradients[0]
         if ctx.scale is not None:
-            gradient = gradient * ctx.scale
-            gradient = gradient[..., None, None] if gradient.ndim else gradient
-        return None, None, None, *scaled_slopes(ctx, gradient, ctx.needs_input_grad[3:])
-
-
-def scaled_slopes(ctx: Any, gradient: Tensor, needed: Sequence[bool]) -> list[Tensor | None]:
-    """Return the saved slopes times a gradient, in place where they are of no more use and it is no batch of them."""
-    refuse_second_derivative()
-    several = is_retained() or torch._C._functorch.is_legacy_batchedtensor(gradient)
-    multiply = Tensor.mul if several else Tensor.mul_
-    return [multiply(slope, gradient) if need else None for slope, need in zip(ctx.saved_tensors, needed, strict=False)]
+            gradient = (gradient if ctx.scale == 1.0 else gradient * ctx.scale)[..., None, None]
+        several = is_retained() or torch._C._functorch.is_legacy_batchedtensor(gradient)
+        multiply = Tensor.mul if several else Tensor.mul_
+        slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True)
+        return None, None, *(multiply(slope, gradient) if needed else None for slope, needed in slopes)
 
 
 def is_retained() -> bool:
@@ -151,24 +157,6 @@ def _in_blocks(
         for target, part in zip(results, values, strict=True):
             target.copy_(part)
     return (total, found[1:]) if scale is None else (total.mul_(scale), found)
-
-
-def with_gradient(logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
-    """Return a cost ``(…)`` whose derivative in the logits ``(…, B, K)`` was computed along with it."""
-    result: Tensor = _WithGradient.apply(logits, cost, gradient)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _WithGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        return cost.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        scale = upstream[0]
-        return *scaled_slopes(ctx, scale[..., None, None] if scale.ndim else scale, [True]), None, None
 
 
 def refuse_second_derivative() -> None:
