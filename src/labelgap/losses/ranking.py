@@ -14,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, relu
+from torch.nn.functional import pad
 
-from labelgap.core.distributed import all_sum
-from labelgap.losses.base.fused import Fused, as_float, fused, is_fusible, over_batch, with_heads
+from labelgap.core.distributed import all_sum, world_size
+from labelgap.losses.base.fused import Fused, fused, is_fusible, over_batch, with_heads
 from labelgap.losses.base.loss import ElementwiseLoss, MultiHead
+from labelgap.losses.base.mixture import is_plain
 from labelgap.losses.base.registry import COLE_2021, KOBAYASHI_2023, WESTON_2011, method
 from labelgap.losses.base.terms import Number, check_choice, check_number, per_head, widen, widest_float
 from labelgap.losses.two_way import PairLoss, positives_and_negatives
@@ -78,9 +80,8 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
 
 def harmonic(ranks: Tensor, largest: int, like: Tensor) -> Tensor:
     r"""Return :math:`L(r) = \sum_{j \le r} 1/j` of whole numbers up to ``largest``, in the float type of ``like``."""
-    steps = torch.arange(largest + 1, dtype=widest_float(like.device), device=like.device)
-    table = torch.where(steps > 0, 1.0 / steps.clamp(min=1), 0.0).cumsum(0)
-    return table[ranks].to(like.dtype)
+    steps = torch.arange(1, largest + 1, dtype=widest_float(like.device), device=like.device)
+    return pad(steps.reciprocal_().cumsum(0), (1, 0))[ranks].to(like.dtype)
 
 
 def ramp(values: Tensor, *, stop: Number, slope: Number) -> Tensor:
@@ -111,6 +112,8 @@ class RankingLoss(PairLoss, ABC):
     Denominator: the B images of the global batch, those without a pair included.
     """
 
+    weight: Number = 0.0  # of the terms of single entries
+
     @abstractmethod
     def hinges(self) -> tuple[tuple[Number, Number], ...]:
         """Return the margins and factors of the hinges of a pair; the first margin tells the rank."""
@@ -134,12 +137,14 @@ class RankingLoss(PairLoss, ABC):
         """Return ``entries`` summed over the classes, ``(…, B, 1)``, and their slopes, on the host.
 
         Only positives are looked up. A negative is pushed by the weights of all positives that it is too near to, which
-        are those that have their first such negative at its place or before.
+        are those that have their first such negative at its place or before. Terms of single entries are pairs with an
+        entry of logit 0: one that does not exist, as all places behind the positives of a row.
         """
         logits, classes = logits.detach(), logits.shape[-1]
         width = int(positive.numpy().sum(axis=-1).max(initial=0))
-        exists, places = positive.to(logits.dtype).topk(width)
-        points = torch.where(exists > 0, logits.gather(-1, places), 0.0)
+        alone = not is_plain(self.weight, 0)
+        exists, places = positive.to(logits.dtype).topk(min(width + alone, classes))
+        points, single = torch.where(exists > 0, logits.gather(-1, places), 0.0), over_batch(self.weight, logits)
         masked = torch.where(negative, logits, -torch.inf)
         order = torch.from_numpy(masked.numpy().argsort(axis=-1))
         negatives = with_sums(masked.gather(-1, order).to(widest_float(logits.device)))
@@ -147,11 +152,18 @@ class RankingLoss(PairLoss, ABC):
         cost, slopes = torch.zeros_like(points), torch.zeros_like(points)
         for margin, factor in self.hinges():
             count, hinge = hinge_sums(points, negatives, margin)
+            margin, factor = over_batch(margin, logits), over_batch(factor, logits)
             if weights is None:
                 weights = self.weigh(count, negative.sum(dim=-1, keepdim=True), logits) * exists
-            scaled = weights * per_head(factor, logits)
+                if alone:
+                    weights[..., -1:] += (1 - exists[..., -1:]) * single
+            scaled = weights * factor
             cost.addcmul_(scaled, hinge)
             slopes.addcmul_(scaled, count, value=-1.0)
+            if alone:
+                own, gap = exists * factor * single, margin - points
+                cost.addcmul_(own, gap.relu())
+                slopes.mul_(exists).addcmul_(own, gap > 0, value=-1.0)
             pushes.scatter_add_(-1, classes - count, scaled.to(pushes.dtype))
         slope = torch.empty_like(logits).scatter_(-1, order, pushes.cumsum(dim=-1)[..., :-1].to(logits.dtype))
         invalid = torch.from_numpy(np.isnan(logits.numpy()).any(axis=-1, keepdims=True))
@@ -161,13 +173,14 @@ class RankingLoss(PairLoss, ABC):
         """Sum over the classes, and average over the images of the global batch."""
         masks = positives_and_negatives(labels, self.unknown)
         if logits.is_cpu and is_fusible(0.0):
-            logits = with_heads(logits, *(number for hinge in self.hinges() for number in hinge))
+            logits = with_heads(logits, self.weight, *(number for hinge in self.hinges() for number in hinge))
             total = fused(Fused(self.form, [logits], masks), "sum")
         else:
             total = all_sum(self.entries(logits, *masks).sum(dim=(-2, -1)))
         if self.reduction == "sum":
             return total
-        return total / all_sum(total.new_full((), logits.shape[-2])).clamp(min=1)
+        images = logits.shape[-2]
+        return total / (max(images, 1) if world_size() == 1 else all_sum(total.new_full((), images)).clamp(min=1))
 
 
 @method("pr", paper=COLE_2021, summary="pairwise ranking of positives above everything else, on probabilities")
@@ -254,15 +267,3 @@ class RobustRankingLoss(RankingLoss):
         single = ramp(torch.where(positive, logits, -logits), stop=self.stop, slope=self.beta)
         entries = torch.where(positive | negative, per_head(self.weight, logits) * single, 0.0)
         return entries + super().entries(logits, positive, negative)
-
-    def form(self, logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the terms of single entries, a hinge at a time; the sign is 0 where an entry is in neither mask."""
-        cost, slope = super().form(logits, positive, negative)
-        sign = as_float(positive, logits) - as_float(negative, logits)
-        weight, signed = over_batch(self.weight, logits), logits * sign
-        for margin, factor in self.hinges():
-            gap = over_batch(margin, logits) - signed
-            steep = (gap > 0) * sign * (weight * over_batch(factor, logits))
-            slope -= steep
-            cost += (steep * sign * gap).sum(dim=-1, keepdim=True)
-        return cost, slope

@@ -265,7 +265,8 @@ def fused_mixture(
     if not is_fusible(eps) or (exact and (expected is not None or estimate is not None)):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
     logits, plain = widen(logits), mixture.plain_rows
-    if plain is not None and not exact and expected is None and estimate is None and _is_small(logits):
+    small = not exact and logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1
+    if small and expected is None and estimate is None and plain is not None:
         columns = _target_columns(plain)
         if columns is not None:
             both, present = _weights(columns, logits, labels, modified)
@@ -367,11 +368,7 @@ def _columns(mixture: Mixture, like: Tensor) -> tuple[Column, ...]:
 
 
 def _columns_of(rows: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
-    return _differences(list(zip(*((u + v, u, w) for u, v, w in rows), strict=True)))
-
-
-def _differences(columns: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
-    """Return what the entries of each mask have beyond unknown ones."""
+    columns = list(zip(*((u + v, u, w) for u, v, w in rows), strict=True))
     has_known = any(isinstance(b, float) and is_plain(c, b) and not is_plain(a, b) for a, b, c, *_ in columns)
     found = []
     for unknown, absent, present, *modified in columns:
@@ -390,13 +387,9 @@ _plain_columns = lru_cache(maxsize=256)(_columns_of)
 @lru_cache(maxsize=256)
 def _target_columns(rows: Sequence[tuple[float, float, float]]) -> tuple[Column, ...] | None:
     """Return the weights and targets of a mixture that is a cross-entropy, u + v and u / (u + v); None of others."""
-    if any(w for _, _, w in rows):
-        return None
-    return _differences(list(zip(*((u + v, u / (u + v) if u + v else 0.0) for u, v, _ in rows), strict=True)))
-
-
-def _is_small(logits: Tensor) -> bool:
-    return logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1
+    targets = [u / (u + v) if u + v else 0.0 for u, v, _ in rows]
+    halves = tuple((target, u + v - target, 0.0) for target, (u, v, _) in zip(targets, rows, strict=True))
+    return None if any(w for _, _, w in rows) else _plain_columns(halves)[:2]
 
 
 def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:
