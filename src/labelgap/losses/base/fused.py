@@ -119,7 +119,8 @@ class _Fused(torch.autograd.Function):
         refuse_second_derivative()
         gradient = gradients[0]
         if ctx.scale is not None:
-            gradient = (gradient if ctx.scale == 1.0 else gradient * ctx.scale)[..., None, None]
+            gradient = gradient if ctx.scale == 1.0 else gradient * ctx.scale
+            gradient = gradient[..., None, None] if gradient.ndim else gradient
         several = is_retained() or torch._C._functorch.is_legacy_batchedtensor(gradient)
         multiply = Tensor.mul if several else Tensor.mul_
         slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True)
