@@ -10,24 +10,24 @@ it is compared with.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from labelgap.core.distributed import gather_rows
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
-from labelgap.losses.base.fused import fused_mixture
+from labelgap.losses.base.fused import fused_mixture, over_batch
 from labelgap.losses.base.mixture import IGNORED, Mixture
 from labelgap.losses.base.registry import HUYNH_2020, method
 from labelgap.losses.base.state import PerImageState
-from labelgap.losses.base.terms import Number, check_integer, check_number, per_head, states, widen
+from labelgap.losses.base.terms import Number, check_integer, check_number, per_head, states, widen, widest_float
 
 DICTIONARY = 256
 
@@ -42,14 +42,15 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
         >>> asymmetric_sigmoid(torch.tensor([[-9.0, 0.0, 9.0]]))
         tensor([[-0.5000,  0.0000,  1.0000]])
     """
-    c = per_head(asymmetry, logits)
-    return (1 + 1 / c) * torch.sigmoid(2 * logits - c.log()) - 1 / c
+    c = over_batch(asymmetry, logits)
+    shift = c.log() if isinstance(c, Tensor) else math.log(c)
+    return (1 + 1 / c) * torch.sigmoid(2 * logits - shift) - 1 / c
 
 
 def soft_labels(values: Tensor, labels: Tensor, asymmetry: Number = 2.0) -> Tensor:
     """Replace soft labels ``(…, B, K)`` where the label is known: 1 where present, −1/c where absent."""
     present, absent, _ = states(labels)
-    return torch.where(present, 1.0, torch.where(absent, -1 / per_head(asymmetry, values), values))
+    return torch.where(present, 1.0, torch.where(absent, -1 / over_batch(asymmetry, values), values))
 
 
 def co_occurrence(table: LabelTable) -> Tensor:
@@ -70,45 +71,17 @@ DEPENDENT = 1e-4
 """An atom whose angle to the span of those chosen before has a smaller sine adds nothing: its coefficient is 0."""
 EQUAL = 1e-5
 """Correlations that differ by less are equal, whatever the rounding; hard labels often give equal ones."""
+SHORT = 1e-12
+"""A shorter vector has no direction."""
 
 
-class View:
-    """The state of a pursuit in one space, labels or features; all vectors are normalized.
-
-    The vectors to represent are ``(…, B, P)``, the atoms of the dictionary ``(…, M, P)``, the weight of the
-    correlations of this space ``(…, 1, 1)``.
-    """
-
-    def __init__(self, target: Tensor, atoms: Tensor, weight: Tensor) -> None:
-        self.residual = normalize(target, dim=-1)
-        self.atoms, self.weight = normalize(atoms, dim=-1), weight
-        length, lengths = target.norm(dim=-1, keepdim=True), atoms.norm(dim=-1, keepdim=True).mT
-        self.scale = torch.where(lengths > 0, length / lengths, 0.0)
-        self.coefficients = torch.zeros_like(self.scale)
-        self.basis: list[tuple[Tensor, Tensor]] = []
-
-    def correlations(self) -> Tensor:
-        """Return the weighted correlation of each atom with the residual, ``(…, B, M)``."""
-        return self.weight * (self.residual @ self.atoms.mT).abs()
-
-    def take(self, place: Tensor, taken: Tensor) -> None:
-        """Add the atom ``place`` ``(…, B, 1)`` to the rows that are ``taken`` ``(…, B, 1)``, by Gram–Schmidt."""
-        vector = torch.take_along_dim(self.atoms, place, dim=-2) * taken
-        combination = torch.zeros_like(self.coefficients).scatter(-1, place, taken.to(self.coefficients.dtype))
-        for other, other_combination in (*self.basis, *self.basis):  # twice, against rounding
-            share = (vector * other).sum(dim=-1, keepdim=True)
-            vector, combination = vector - share * other, combination - share * other_combination
-        length = vector.norm(dim=-1, keepdim=True)
-        factor = torch.where(length > DEPENDENT, 1 / length, 0.0)
-        vector, combination = vector * factor, combination * factor
-        share = (self.residual * vector).sum(dim=-1, keepdim=True)
-        self.residual, self.coefficients = self.residual - share * vector, self.coefficients + share * combination
-        self.basis.append((vector, combination))
+View = tuple[Tensor, Tensor, Tensor]
+"""Vectors to represent, ``(…, B, P)``, the atoms of the dictionary, ``(…, M, P)``, and the weight, ``(…, 1, 1)``."""
 
 
 @torch.no_grad()
 def matching_pursuit(
-    views: tuple[View, ...], allowed: Tensor, *, atoms: Number, threshold: Number, max_atoms: int
+    views: Sequence[View], allowed: Tensor, *, atoms: Number, threshold: Number, max_atoms: int
 ) -> tuple[Tensor, ...]:
     r"""Choose the same few atoms in all views by orthogonal matching pursuit, and combine them in each.
 
@@ -118,19 +91,61 @@ def matching_pursuit(
 
     ``allowed`` ``(…, B, M)`` says which row may use which atom, ``atoms`` how many (at most ``max_atoms``). Returns the
     coefficients of every view, ``(…, B, M)``, and which rows found any atom, ``(…, B, 1)``.
+
+    Residuals are never computed: all that the steps need of them, and of what Gram–Schmidt makes of the atoms, are the
+    inner products with the atoms, (views, …, B, M).
     """
-    found = torch.zeros_like(allowed[..., :1])
+    wide = widest_float(allowed.device)
+    dependent = max(DEPENDENT**2, 16 * torch.finfo(wide).eps)  # squares of lengths are rounded
+    spaces = [_space(target.to(wide), dictionary.to(wide), allowed.shape, max_atoms) for target, dictionary, _ in views]
+    correlations, scale = (torch.stack(parts) for parts in zip(*(space[:2] for space in spaces), strict=True))
+    weights = torch.stack([weight.to(wide).expand(*allowed.shape[:-2], 1, 1) for *_, weight in views])
+    threshold, most = per_head(threshold, correlations), per_head(atoms, correlations)
+    found, size = torch.zeros_like(allowed[..., :1]), allowed.shape[-1]
+    # beside the products with the atoms is of which atoms it is made: of the residual, minus the coefficients
+    residual = torch.cat([correlations, torch.zeros_like(correlations)], dim=-1)
+    basis: list[Tensor] = []
     for step in range(max_atoms):
-        score = sum((view.correlations() for view in views), start=torch.zeros_like(found, dtype=views[0].weight.dtype))
-        score = torch.where(allowed, score, -torch.inf)
+        score = torch.where(allowed, (weights * residual[..., :size].abs()).sum(dim=0), -torch.inf)
         best = score.amax(dim=-1, keepdim=True)
         place = (score >= best - EQUAL).int().argmax(dim=-1, keepdim=True)
-        taken = (best > per_head(threshold, best)) & (per_head(atoms, best) > step)
-        allowed = allowed & ~torch.zeros_like(allowed).scatter(-1, place, taken)
-        for view in views:
-            view.take(place, taken)
-        found = found | taken
-    return *(view.coefficients * view.scale for view in views), found
+        taken = (best > threshold) & (most > step)
+        found, chosen = found | taken, torch.zeros_like(score).scatter_(-1, place, 1.0)
+        allowed = allowed & ~(taken & (chosen > 0))
+        places = place.expand(*residual.shape[:-1], 1)
+        vector = torch.cat([torch.stack([space[2](place) for space in spaces]), chosen.expand_as(correlations)], dim=-1)
+        for other in basis:
+            vector = vector - other.gather(-1, places) * other
+        square = vector.gather(-1, places)
+        factor = torch.where(taken & (square > dependent), square.rsqrt(), 0.0)
+        vector = vector * factor
+        residual = residual - residual.gather(-1, places) * factor * vector
+        basis.append(vector)
+    return *(-residual[..., size:] * scale).unbind(), found
+
+
+def _space(
+    target: Tensor, atoms: Tensor, shape: torch.Size, max_atoms: int
+) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    """Return the cosines of targets and atoms, the ratio of their lengths, and what looks up the cosines of atoms.
+
+    All are ``(…, B, M)``, the last for one atom of every row; few rows look up less than all pairs of atoms.
+    """
+    length, lengths = (torch.linalg.vector_norm(values, dim=-1, keepdim=True) for values in (target, atoms))
+    inverse, heads = lengths.clamp(min=SHORT).reciprocal(), shape[:-2]
+    known, transposed = inverse.mT, atoms.mT
+    everything = shape[-2] * max_atoms >= shape[-1]
+    table = (atoms @ transposed * inverse * known if everything else atoms).expand(*heads, -1, -1)
+
+    def cosines(place: Tensor) -> Tensor:
+        rows = table.gather(-2, place.expand(*shape[:-1], table.shape[-1]))
+        if everything:
+            return rows
+        found: Tensor = rows @ transposed * known * known.expand(shape).gather(-1, place)
+        return found
+
+    cosine = target @ transposed * known * length.clamp(min=SHORT).reciprocal()
+    return cosine.expand(shape), (length * known).expand(shape), cosines
 
 
 @method("imcl", paper=HUYNH_2020, summary="known labels, and similar images should have similar labels")
@@ -229,17 +244,18 @@ class InteractiveLearning(PerImageState):
         weights = per_head(self.lambda_labels, logits), per_head(self.lambda_features, logits)
         total = (weights[0] + weights[1]).clamp(min=torch.finfo(logits.dtype).tiny)
         views = (
-            View(mine.detach(), theirs.detach(), weights[0] / total),
-            View(features.detach(), their_features, weights[1] / total),
+            (mine.detach(), theirs.detach(), weights[0] / total),
+            (features.detach(), their_features, weights[1] / total),
         )
         allowed = self.seen[..., None, :] & (slot != torch.arange(theirs.shape[-2], device=slot.device))
-        a, b, found = matching_pursuit(
+        *coefficients, found = matching_pursuit(
             views, allowed, atoms=self.atoms, threshold=self.threshold, max_atoms=self.max_atoms
         )
+        a, b = (part.to(logits.dtype) for part in coefficients)
         unlike = weights[0] * (mine - a @ theirs) ** 2
         strange = weights[1] * ((features - b @ their_features) ** 2).sum(dim=-1, keepdim=True) / logits.shape[-1]
-        known = fused_mixture(logits, labels, Mixture(unknown=IGNORED), eps=self.eps)
-        cost = self.reduce(known + found * (unlike + strange))
+        known = fused_mixture(logits, labels, Mixture(unknown=IGNORED), eps=self.eps, reduction=self.reduction)
+        cost = known + self.reduce(found * (unlike + strange))
         return self.mark(cost, slot, logits, features)
 
     def _dictionary(self, dtype: torch.dtype, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,19 +2,24 @@
 ranking (Kobayashi, CVPR 2023).
 
 Every positive of an image should rank above every negative. No tensor of pairs is built: negatives are sorted once, and
-the sums over those above a positive are looked up, so memory stays at (…, B, K).
+the sums over those above a positive are looked up, so memory stays at (…, B, K). On the CPU that is done for positives
+alone, and the derivative is computed along.
 """
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, relu
+from torch.nn.functional import pad
 
-from labelgap.core.distributed import all_sum
+from labelgap.core.distributed import all_sum, world_size
+from labelgap.losses.base.fused import Fused, fused, is_fusible, over_batch, with_heads
 from labelgap.losses.base.loss import ElementwiseLoss, MultiHead
+from labelgap.losses.base.mixture import is_plain
 from labelgap.losses.base.registry import COLE_2021, KOBAYASHI_2023, WESTON_2011, method
 from labelgap.losses.base.terms import Number, check_choice, check_number, per_head, widen, widest_float
 from labelgap.losses.two_way import PairLoss, positives_and_negatives
@@ -49,9 +54,12 @@ class SortedNegatives(NamedTuple):
 
 def sort_negatives(logits: Tensor, negative: Tensor) -> SortedNegatives:
     """Sort the negatives of every row, of the mask ``negative`` ``(…, B, K)``, once for all margins."""
-    values = torch.where(negative, logits.to(widest_float(logits.device)), -torch.inf).sort(dim=-1).values
-    finite = torch.where(values > -torch.inf, values, 0.0)
-    above = finite.flip(-1).cumsum(-1).flip(-1)
+    return with_sums(torch.where(negative, logits.to(widest_float(logits.device)), -torch.inf).sort(dim=-1).values)
+
+
+def with_sums(values: Tensor) -> SortedNegatives:
+    """Add the sums to values in rising order."""
+    above = torch.where(values > -torch.inf, values, 0.0).flip(-1).cumsum(-1).flip(-1)
     return SortedNegatives(values, torch.cat([above, torch.zeros_like(above[..., :1])], dim=-1))
 
 
@@ -60,20 +68,20 @@ def hinge_sums(logits: Tensor, negatives: SortedNegatives, margin: Number) -> tu
 
     .. math:: r_p = \#\{n : m - x_p + x_n > 0\}, \qquad h_p = \sum_n \max(0,\; m - x_p + x_n)
 
-    Both are ``(…, B, K)``; the gradient flows through ``h``. Time K log K and memory K per row.
+    Both are as large as the logits, ``(…, B, K)`` or fewer of a row; the gradient flows through ``h``. Time is
+    K log K and memory K per row.
     """
     wide = logits.to(widest_float(logits.device))
     level = per_head(margin, wide)
     first = torch.searchsorted(negatives.values.detach().contiguous(), (wide - level).detach().contiguous(), right=True)
-    count = logits.shape[-1] - first
+    count = negatives.values.shape[-1] - first
     return count, (negatives.above.gather(-1, first) + count * (level - wide)).to(logits.dtype)
 
 
 def harmonic(ranks: Tensor, largest: int, like: Tensor) -> Tensor:
     r"""Return :math:`L(r) = \sum_{j \le r} 1/j` of whole numbers up to ``largest``, in the float type of ``like``."""
-    steps = torch.arange(largest + 1, dtype=widest_float(like.device), device=like.device)
-    table = torch.where(steps > 0, 1.0 / steps.clamp(min=1), 0.0).cumsum(0)
-    return table[ranks].to(like.dtype)
+    steps = torch.arange(1, largest + 1, dtype=widest_float(like.device), device=like.device)
+    return pad(steps.reciprocal_().cumsum(0), (1, 0))[ranks].to(like.dtype)
 
 
 def ramp(values: Tensor, *, stop: Number, slope: Number) -> Tensor:
@@ -104,15 +112,75 @@ class RankingLoss(PairLoss, ABC):
     Denominator: the B images of the global batch, those without a pair included.
     """
 
-    def over_images(self, entries: Tensor, logits: Tensor) -> Tensor:
-        """Sum ``(…, B, K)`` over the classes and average over the images of the global batch.
+    weight: Number = 0.0  # of the terms of single entries
+
+    @abstractmethod
+    def hinges(self) -> tuple[tuple[Number, Number], ...]:
+        """Return the margins and factors of the hinges of a pair; the first margin tells the rank."""
+
+    def weigh(self, count: Tensor, negatives: Tensor, logits: Tensor) -> Tensor:
+        """Return the weights of positives with ``count`` negatives within the margin, a constant to the gradient."""
+        return harmonic(count, logits.shape[-1], logits)
+
+    def entries(self, logits: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the costs ``(…, B, K)``, those of a pair at its positive.
 
         A logit that is NaN, which sorts behind all others and is in no pair then, makes its entry NaN.
         """
-        total = all_sum(torch.where(logits.isnan(), torch.nan, entries).sum(dim=(-2, -1)))
+        negatives, margins = sort_negatives(logits, negative), [margin for margin, _ in self.hinges()]
+        counts, sums = zip(*(hinge_sums(logits, negatives, margin) for margin in margins), strict=True)
+        hinged = sum(per_head(factor, logits) * part for (_, factor), part in zip(self.hinges(), sums, strict=True))
+        weights = self.weigh(counts[0], negative.sum(dim=-1, keepdim=True), logits)
+        return torch.where(logits.isnan(), torch.nan, torch.where(positive, weights * hinged, 0.0))
+
+    def form(self, logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``entries`` summed over the classes, ``(…, B, 1)``, and their slopes, on the host.
+
+        Only positives are looked up. A negative is pushed by the weights of all positives that it is too near to, which
+        are those that have their first such negative at its place or before. Terms of single entries are pairs with an
+        entry of logit 0: one that does not exist, as all places behind the positives of a row.
+        """
+        logits, classes = logits.detach(), logits.shape[-1]
+        width = int(positive.numpy().sum(axis=-1).max(initial=0))
+        alone = not is_plain(self.weight, 0)
+        exists, places = positive.to(logits.dtype).topk(min(width + alone, classes))
+        points, single = torch.where(exists > 0, logits.gather(-1, places), 0.0), over_batch(self.weight, logits)
+        masked = torch.where(negative, logits, -torch.inf)
+        order = torch.from_numpy(masked.numpy().argsort(axis=-1))
+        negatives = with_sums(masked.gather(-1, order).to(widest_float(logits.device)))
+        pushes, weights = torch.zeros_like(negatives.above), None
+        cost, slopes = torch.zeros_like(points), torch.zeros_like(points)
+        for margin, factor in self.hinges():
+            count, hinge = hinge_sums(points, negatives, margin)
+            margin, factor = over_batch(margin, logits), over_batch(factor, logits)
+            if weights is None:
+                weights = self.weigh(count, negative.sum(dim=-1, keepdim=True), logits) * exists
+                if alone:
+                    weights[..., -1:] += (1 - exists[..., -1:]) * single
+            scaled = weights * factor
+            cost.addcmul_(scaled, hinge)
+            slopes.addcmul_(scaled, count, value=-1.0)
+            if alone:
+                own, gap = exists * factor * single, margin - points
+                cost.addcmul_(own, gap.relu())
+                slopes.mul_(exists).addcmul_(own, gap > 0, value=-1.0)
+            pushes.scatter_add_(-1, classes - count, scaled.to(pushes.dtype))
+        slope = torch.empty_like(logits).scatter_(-1, order, pushes.cumsum(dim=-1)[..., :-1].to(logits.dtype))
+        invalid = torch.from_numpy(np.isnan(logits.numpy()).any(axis=-1, keepdims=True))
+        return torch.where(invalid, torch.nan, cost.sum(dim=-1, keepdim=True)), slope.scatter_add_(-1, places, slopes)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Sum over the classes, and average over the images of the global batch."""
+        masks = positives_and_negatives(labels, self.unknown)
+        if logits.is_cpu and is_fusible(0.0):
+            logits = with_heads(logits, self.weight, *(number for hinge in self.hinges() for number in hinge))
+            total = fused(Fused(self.form, [logits], masks), "sum")
+        else:
+            total = all_sum(self.entries(logits, *masks).sum(dim=(-2, -1)))
         if self.reduction == "sum":
             return total
-        return total / all_sum(total.new_full((), entries.shape[-2])).clamp(min=1)
+        images = logits.shape[-2]
+        return total / (max(images, 1) if world_size() == 1 else all_sum(total.new_full((), images)).clamp(min=1))
 
 
 @method("pr", paper=COLE_2021, summary="pairwise ranking of positives above everything else, on probabilities")
@@ -151,14 +219,15 @@ class WarpLoss(RankingLoss):
         super().__init__(unknown, reduction)
         self.rank = check_choice("rank", rank, ("exact", "sampled"))
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Weigh the hinge of every positive by its rank."""
-        positive, negative = positives_and_negatives(labels, self.unknown)
-        count, hinge = hinge_sums(logits, sort_negatives(logits, negative), 1.0)
+    def hinges(self) -> tuple[tuple[Number, Number], ...]:
+        """One, of margin 1."""
+        return ((1.0, 1.0),)
+
+    def weigh(self, count: Tensor, negatives: Tensor, logits: Tensor) -> Tensor:
+        """Weigh by the rank, or by an estimate of it."""
         if self.rank == "sampled":
-            count = sampled_rank(count, negative.sum(dim=-1, keepdim=True), logits.shape[-1])
-        entries = torch.where(positive, harmonic(count, logits.shape[-1], logits) * hinge, 0.0)
-        return self.over_images(entries, logits)
+            count = sampled_rank(count, negatives, logits.shape[-1])
+        return super().weigh(count, negatives, logits)
 
 
 @method("rml", paper=KOBAYASHI_2023, summary="robust multi-label ranking with a ramp instead of a hinge")
@@ -189,13 +258,12 @@ class RobustRankingLoss(RankingLoss):
         self.beta = check_number("beta", beta, 0, 1)
         self.stop = check_number("stop", stop, high=1)
 
-    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
-        """Add the terms of entries and of pairs."""
-        positive, negative = positives_and_negatives(labels, self.unknown)
-        negatives = sort_negatives(logits, negative)
-        count, hinge = hinge_sums(logits, negatives, 1.0)
-        _, beyond = hinge_sums(logits, negatives, self.stop)
-        pairs = harmonic(count, logits.shape[-1], logits) * (hinge - per_head(self.beta, logits) * beyond)
+    def hinges(self) -> tuple[tuple[Number, Number], ...]:
+        """The two of which the ramp is made."""
+        return (1.0, 1.0), (self.stop, -self.beta)
+
+    def entries(self, logits: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Add the terms of single entries."""
         single = ramp(torch.where(positive, logits, -logits), stop=self.stop, slope=self.beta)
         entries = torch.where(positive | negative, per_head(self.weight, logits) * single, 0.0)
-        return self.over_images(entries + torch.where(positive, pairs, 0.0), logits)
+        return entries + super().entries(logits, positive, negative)

@@ -14,21 +14,24 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from labelgap.core.distributed import all_max, all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD, Mixture, is_plain, mixture_entries
-from labelgap.losses.base.terms import LOWEST, Number, only_where, per_head, reduce, widen
+from labelgap.losses.base.terms import LOWEST, Number, host_array, only_where, per_head, reduce, widen
 
 Form = Callable[..., tuple[Tensor, ...]]
 """Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
 
 BLOCK_ENTRIES = {"cpu": 2**16, "cuda": 2**21}
 """Entries of a block by device: large enough for the calls to cost little; on a CPU its buffers stay in the cache."""
+SMALL: Final = 2**16
+"""Entries up to which calls cost more than memory, so that torch's own function of a few terms is the fastest."""
 
 
 class Fused(NamedTuple):
@@ -79,37 +82,55 @@ def fused(parts: Fused, reduction: str = "none") -> Tensor:
         constants = [values.expand(*heads, *values.shape[-2:]) for values in constants]
     alone = world_size() == 1
     scale = None if reduction == "none" else 1.0 / max(rows * classes, 1) if reduction == "mean" and alone else 1.0
-    cost: Tensor = _Fused.apply(form, scale, len(inputs), *inputs, *constants)  # type: ignore[no-untyped-call]
+
+    def evaluate() -> tuple[Tensor, Sequence[Tensor]]:
+        block = BLOCK_ENTRIES.get(inputs[0].device.type)
+        if block is not None and inputs[0].numel() > block:
+            return _in_blocks(form, scale, len(inputs), (*inputs, *constants), block)
+        cost, *slopes = form(*inputs, *constants)
+        return cost if scale is None else _total(cost, scale), slopes
+
+    cost: Tensor = _Fused.apply(evaluate, scale, *inputs)  # type: ignore[no-untyped-call]
     if scale is None or alone:
         return cost
     total = all_sum(cost)
     return total if reduction == "sum" else total / all_sum(total.new_full((), rows * classes)).clamp(min=1)
 
 
+def with_gradient(logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
+    """Return a cost ``(…)`` whose derivative in the logits ``(…, B, K)`` was computed along with it."""
+    result: Tensor = _Fused.apply(lambda: (cost.clone(), [gradient]), 1.0, logits)  # type: ignore[no-untyped-call]
+    return result
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, form: Form, scale: float | None, count: int, *tensors: Tensor) -> Tensor:
-        like = tensors[0]
-        entries, block = like.numel(), BLOCK_ENTRIES.get(like.device.type)
-        if block is None or entries <= block:
-            cost, *slopes = form(*tensors)
-            cost = cost if scale is None else _total(cost, scale)
-        else:
-            cost, slopes = _in_blocks(form, scale, count, tensors, block)
-        ctx.scale, ctx.constants = scale, len(tensors) - count
+    def forward(
+        ctx: Any, evaluate: Callable[[], tuple[Tensor, Sequence[Tensor]]], scale: float | None, *inputs: Tensor
+    ) -> Tensor:
+        cost, slopes = evaluate()
+        ctx.scale = scale
         ctx.save_for_backward(*slopes)
         return cost
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Multiply the slopes, in place where they are of no more use and the gradient is no batch of them."""
         refuse_second_derivative()
         gradient = gradients[0]
         if ctx.scale is not None:
-            gradient = gradient * ctx.scale
+            gradient = gradient if ctx.scale == 1.0 else gradient * ctx.scale
             gradient = gradient[..., None, None] if gradient.ndim else gradient
-        slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=False)
-        found = [slope * gradient if needed else None for slope, needed in slopes]
-        return None, None, None, *found, *[None] * ctx.constants
+        several = is_retained() or torch._C._functorch.is_legacy_batchedtensor(gradient)
+        multiply = Tensor.mul if several else Tensor.mul_
+        slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True)
+        return None, None, *(multiply(slope, gradient) if needed else None for slope, needed in slopes)
+
+
+def is_retained() -> bool:
+    """Return whether the graph is kept for another backward pass; true where PyTorch does not tell."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())
 
 
 def _total(cost: Tensor, scale: float) -> Tensor:
@@ -139,25 +160,6 @@ def _in_blocks(
     return (total, found[1:]) if scale is None else (total.mul_(scale), found)
 
 
-def with_gradient(logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
-    """Return a cost ``(…)`` whose derivative in the logits ``(…, B, K)`` was computed along with it."""
-    result: Tensor = _WithGradient.apply(logits, cost, gradient)  # type: ignore[no-untyped-call]
-    return result
-
-
-class _WithGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, cost: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        return cost.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
-        (gradient,), scale = ctx.saved_tensors, upstream[0]
-        return gradient * (scale[..., None, None] if scale.ndim else scale), None, None
-
-
 def refuse_second_derivative() -> None:
     """Raise ``InputError`` in a backward pass that builds a graph of its own (``create_graph=True``)."""
     if torch.is_grad_enabled():
@@ -183,6 +185,8 @@ def over_batch(value: Number, like: Tensor) -> Number:
 
 def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
     """Return 1 where a label has a state and 0 elsewhere, in the float type of ``like``: faster than a mask."""
+    if like.dtype == torch.float32 and (codes := host_array(labels)) is not None:
+        return torch.from_numpy((codes == code).astype(np.float32))
     if labels.dtype == torch.int8:  # one call; of wider integers it is slower
         return torch.eq(labels, code, out=torch.empty_like(labels, dtype=like.dtype))
     return labels.to(like.dtype, copy=True).eq_(code)
@@ -261,8 +265,16 @@ def fused_mixture(
     exact, expected, estimate = reduction == "none", mixture.expected_positives, mixture.label_estimate
     if not is_fusible(eps) or (exact and (expected is not None or estimate is not None)):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
-    logits = widen(logits)
-    if mixture.plain_rows is None or isinstance(expected, Tensor):
+    logits, plain = widen(logits), mixture.plain_rows
+    small = not exact and logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1
+    if small and expected is None and estimate is None and plain is not None:
+        columns = _target_columns(plain)
+        if columns is not None:
+            both, present = _weights(columns, logits, labels, modified)
+            target = present if isinstance(present, Tensor) else torch.full_like(logits, present, requires_grad=False)
+            weight = None if is_plain(both, 1) else torch.as_tensor(both, dtype=logits.dtype, device=logits.device)
+            return binary_cross_entropy_with_logits(logits, target, weight, reduction=reduction)
+    if plain is None or isinstance(expected, Tensor):
         numbers = [weight for row in mixture.rows for weight in row]
         logits = with_heads(logits, *numbers, 0.0 if expected is None else expected)
     constants = [labels] if modified is None else [labels, modified]
@@ -274,9 +286,11 @@ def fused_mixture(
     host = logits.ndim == 2 and logits.is_cpu  # plain numbers are faster
     with torch.no_grad():  # e = (P − κ) / K of each input, P positives per image of the global batch; 0 without images
         probabilities = [torch.sigmoid(values) for values in inputs]
-        count = all_sum(logits.new_full((), rows))
-        measured = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), count.clamp(min=1), count.clamp(max=1)]
-        *totals, images, some = [float(value) for value in measured] if host else measured
+        measured = [*(all_sum(p.sum(dim=(-2, -1))) for p in probabilities), all_sum(logits.new_full((), rows))]
+        *totals, count = [float(value) for value in measured] if host else measured
+        images, some = (
+            (max(count, 1), min(count, 1)) if isinstance(count, float) else (count.clamp(min=1), count.clamp(max=1))
+        )
         expected = expected.to(logits.dtype) if isinstance(expected, Tensor) else expected
         excess = [(total / images - expected) / classes * some for total in totals]
         penalty = sum(e * e for e in excess) * mixture.expected_weight
@@ -369,6 +383,14 @@ def _columns_of(rows: Sequence[tuple[Number, ...]]) -> tuple[Column, ...]:
 
 _plain_columns = lru_cache(maxsize=256)(_columns_of)
 """The same for plain numbers, which are the same in every step."""
+
+
+@lru_cache(maxsize=256)
+def _target_columns(rows: Sequence[tuple[float, float, float]]) -> tuple[Column, ...] | None:
+    """Return the weights and targets of a mixture that is a cross-entropy, u + v and u / (u + v); None of others."""
+    targets = [u / (u + v) if u + v else 0.0 for u, v, _ in rows]
+    halves = tuple((target, u + v - target, 0.0) for target, (u, v, _) in zip(targets, rows, strict=True))
+    return None if any(w for _, _, w in rows) else _plain_columns(halves)[:2]
 
 
 def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:

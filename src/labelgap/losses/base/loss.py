@@ -363,7 +363,7 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
 
     def one_pass(self, logits: Tensor, labels: Tensor) -> Tensor | None:
         """Return the loss as a kernel computes it; None where none does (see ``labelgap.losses.kernels.dispatch``)."""
-        if not are_taken(logits.device, logits.dtype, logits.numel()) or logits.ndim != 2 or not is_fusible(self.eps):
+        if logits.ndim != 2 or not are_taken(logits.device, logits.dtype, logits.numel()) or not is_fusible(self.eps):
             return None
         form = self.usable_kernel_form(*logits.shape)
         return None if form is None else one_pass(form, logits, labels, self.reduction)

@@ -56,9 +56,9 @@ def disabled() -> Iterator[None]:
 def are_taken(device: torch.device, dtype: torch.dtype, entries: int) -> bool:
     """Return whether losses of so many logits are computed by kernels, where their method and options have one."""
     return (
-        device.type in DEVICES
+        LEAST_ENTRIES <= entries <= MOST_ENTRIES
         and dtype == torch.float32
-        and LEAST_ENTRIES <= entries <= MOST_ENTRIES
+        and device.type in DEVICES
         and not _failed
         and not _DISABLED.get()
         and os.environ.get(VARIABLE) != "0"

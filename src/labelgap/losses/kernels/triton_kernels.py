@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from labelgap.labels import codes
-from labelgap.losses.base.fused import KernelForm, refuse_second_derivative
+from labelgap.losses.base.fused import KernelForm, is_retained, refuse_second_derivative
 
 
 class _StandIn:
@@ -468,18 +468,12 @@ class _OnePass(torch.autograd.Function):
                 "Trying to backward through the graph of a loss a second time: its gradient was handed over. Specify "
                 "retain_graph=True in the first backward pass."
             )
-        if _is_retained():
+        if is_retained():
             slopes = slopes.clone()
         else:
             ctx.slopes = None
         _rescale(slopes, gradients[0])
         return slopes, None, None, None
-
-
-def _is_retained() -> bool:
-    """Return whether the graph is kept for another backward pass; True where PyTorch does not tell."""
-    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return asked is None or bool(asked())
 
 
 def _rescale(slopes: Tensor, gradient: Tensor) -> None:
