@@ -27,9 +27,6 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
-from scipy.fft import dctn
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, RunError
@@ -116,6 +113,8 @@ def perceptual_hash(image: DecodedImage) -> ImageSignature:
 
     Reference: C. Zauner, "Implementation and benchmarking of perceptual image hash functions", 2010.
     """
+    from scipy.fft import dctn
+
     gray, total = np.empty((image.height, image.width), dtype=np.uint8), np.zeros(3)
     for top, strip in image.strips():
         gray[top : top + len(strip)] = to_channels(strip, 1)[..., 0]
@@ -265,6 +264,11 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
 
 def cluster_ids(pairs: DuplicatePairs, count: int) -> NDArray[np.int64]:
     """Return a number per image, the same for all that pairs connect."""
+    if not len(pairs):
+        return np.arange(count)
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     edges = coo_array((np.ones(len(pairs), dtype=bool), (pairs.first, pairs.second)), shape=(count, count))
     _, number = connected_components(edges, directed=False)
     return np.asarray(number, dtype=np.int64)
