@@ -25,7 +25,7 @@ _STATES: Final = ("present", "absent", "unknown")
 _SHOWN: Final = 20
 _CHECKS: Final = {"ends": "every file has the start and the end of an image", "no": "not checked"}
 """What is printed of a check of the images that did not decode them."""
-_DRY_RUN: Final = "--dry-run measures how long it takes on this machine"
+_DRY_RUN: Final = "--dry-run says how long it takes"
 _CHANGED: Final = {
     **{"left_out": "row", "merged": "row", "images": "name", "unknown": "label", "split": "cell"},
     **{"columns": "column", "classes": "tag", "blanks": "row", "copies": "photo"},
