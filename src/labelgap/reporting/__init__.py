@@ -42,7 +42,11 @@ if TYPE_CHECKING:
     )
     from labelgap.reporting.sections.memorization import label_losses
     from labelgap.reporting.sections.modified_labels import modified_labels_from_run
-    from labelgap.reporting.sections.parameter_effects import ParameterEffect, parameter_effect_figure, parameter_effects
+    from labelgap.reporting.sections.parameter_effects import (
+        ParameterEffect,
+        parameter_effect_figure,
+        parameter_effects,
+    )
     from labelgap.reporting.sections.separability import (
         ClassSeparability,
         class_separability,
