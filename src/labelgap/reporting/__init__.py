@@ -107,24 +107,14 @@ __all__ = [
     "write_report",
 ]
 
-_MODULES = (
-    "descriptions",
-    "gradients",
-    "pages.comparison",
-    "pages.datasets",
-    "pages.reproduction",
-    "pages.shares",
-    "pages.study",
-    "report",
-    "sections.calibration",
-    "sections.classes",
-    "sections.curves",
-    "sections.label_changes",
-    "sections.label_scores",
-    "sections.localization",
-    "sections.memorization",
-    "sections.modified_labels",
-    "sections.parameter_effects",
-    "sections.separability",
+_PAGES = ("comparison", "datasets", "reproduction", "shares", "study")
+_SECTIONS = (
+    *("calibration", "classes", "curves", "label_changes", "label_scores", "localization", "memorization"),
+    *("modified_labels", "parameter_effects", "separability"),
 )
-__getattr__ = lazy_names(__name__, *_MODULES)
+__getattr__ = lazy_names(
+    __name__,
+    *("descriptions", "gradients", "report"),
+    *(f"pages.{name}" for name in _PAGES),
+    *(f"sections.{name}" for name in _SECTIONS),
+)
