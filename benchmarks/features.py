@@ -25,8 +25,8 @@ from torch import Tensor
 
 from labelgap.data import FileImages
 from labelgap.models import Backbone, EfficientNetLite
-from labelgap.models.efficientnet_lite import LITE0, LITE2, LiteVariant
-from labelgap.models.inference import FoldedEfficientNet, Precision, cpu_precision
+from labelgap.models.inference import FoldedEfficientNet, cpu_precision
+from labelgap.models.info import LITE0, LITE2, LiteVariant, Precision
 from labelgap.training.loop.inputs import ImageInputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

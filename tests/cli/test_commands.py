@@ -12,6 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from tests.audit.small_runs import write
 from tests.cli.conftest import Printed, Screen, call, undraw
 from tests.killing import start_forked, wait_forked
+from tests.sample_photos import write_small_photos
 from tests.training.untrained_run import make_run
 
 import labelgap as lg
@@ -110,6 +111,42 @@ def test_the_help_of_every_command_and_wrong_words_import_nothing_heavy() -> Non
     found = subprocess.run([sys.executable, "-c", LIGHT_COMMANDS, *NAMES], capture_output=True, text=True, check=True)
     assert all(f"Usage: labelgap {name} " in found.stdout for name in NAMES)
     assert found.stderr.count("Did you mean 'train'") == 1 and found.stdout.splitlines()[-1] == "[]"
+
+
+LISTS = """
+import sys
+from labelgap.cli.main import main
+sys.argv[0] = "labelgap"
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 0, end.code
+heavy = "torch scipy sklearn matplotlib pandas timm open_clip torchvision jinja2 fastapi"
+print([name for name in heavy.split() if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "methods",
+        "datasets",
+        "datasets voc2012",
+        "backbones",
+        "inspect wide.csv",
+        "inspect lists.csv --per-class --json",
+    ],
+)
+def test_what_only_lists_or_reads_a_table_imports_nothing_heavy(tmp_path: Path, words: str) -> None:
+    write_small_photos(tmp_path, 12)
+    lines = [f"{number:02d}.jpg,{number % 2},{'' if number % 3 else 1}" for number in range(12)]
+    (tmp_path / "wide.csv").write_text("\n".join(["image,cat,dog", *lines]) + "\n")
+    lines = [f"{number:02d}.jpg,{'cat;dog' if number % 2 else 'owl'}" for number in range(12)]
+    (tmp_path / "lists.csv").write_text("\n".join(["image,present", *lines]) + "\n")
+    for run in ("first", "next"):  # the first one of `inspect` computes what tells copies of photos
+        command = [sys.executable, "-c", LISTS, *words.split()]
+        found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert run == "first" or found.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +13,13 @@ from tests.data.readers.official.test_load_voc import devkit
 from tests.sample_photos import write_small_photos
 
 import labelgap as lg
-from labelgap.cli.inspect import training_time
 from labelgap.cli.options import DataSource, format_arguments
-from labelgap.data import Dataset, FileImages, Split, load
-from labelgap.labels import LabelTable
-from labelgap.training.cost import CostEstimate
+from labelgap.data import load
 
 
 @pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Forty photos, a CSV with gaps, and no measuring of the machine."""
-    inspecting = import_module("labelgap.cli.inspect")
-    monkeypatch.setattr(inspecting, "training_time", lambda data: "about 21 min on this machine")
+def photos(tmp_path: Path) -> Path:
+    """Forty photos, and a CSV with gaps."""
     Path("photos").mkdir()
     random = np.random.default_rng(0)
     rows = ["image,split,red,green,blue,never"]
@@ -90,16 +84,6 @@ def test_what_was_typed_can_be_typed_again() -> None:
     assert "--allow-leaks" in words and words.count("--classes") == 2 and words[-2:] == ["--observe", "positives=1"]
 
 
-def test_the_estimate_is_for_photos_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert training_time(load("digits", train=20, val=5, test=5)) is None
-    table = LabelTable.from_dense([[1, 0]], images=["missing.jpg"])
-    assert training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table))) is None
-    fit = import_module("labelgap.training.fit")
-    monkeypatch.setattr(fit, "measure_cost", lambda *_: CostEstimate(1260.0, 0, 0, "cpu", "linear"))
-    said = training_time(Dataset("x", Split("train", FileImages(tmp_path, ["missing.jpg"]), table)))
-    assert said == "about 21 min on this machine (linear, efficientnet-lite2)"
-
-
 def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -107,7 +91,6 @@ def test_photos_of_a_devkit_that_cannot_be_read_are_all_named(
     screen: Screen,
     snapshot: SnapshotAssertion,
 ) -> None:
-    monkeypatch.setattr(import_module("labelgap.cli.inspect"), "training_time", lambda data: None)
     root = devkit(tmp_path, "2012", {"train": [f"2008_{number:06d}" for number in range(9)], "val": ["2009_000001"]})
     photos = root / "JPEGImages"
     for options, check in (([], "ends"), (["--check-images"], "decoded")):

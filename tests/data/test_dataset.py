@@ -165,7 +165,7 @@ def train() -> Split:
 
 
 def test_an_item_is_an_image_its_observed_labels_and_its_row(train: Split) -> None:
-    assert isinstance(train, torch.utils.data.Dataset) and len(train) == 10
+    assert len(train) == 10 and len(torch.utils.data.ConcatDataset([train, train])) == 20
     image, labels, index = train[4]
     assert image.dtype == torch.uint8 and image.shape == (1, 64, 64)
     assert np.array_equal(image.numpy()[0], train.images[4][..., 0])

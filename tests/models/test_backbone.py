@@ -31,9 +31,8 @@ from labelgap.models import (
     is_pretrained,
     registry,
 )
-from labelgap.models.backbone import IMAGENET_INPUT, InputSpec
-from labelgap.models.efficientnet_lite import LITE0
 from labelgap.models.heads import create_head
+from labelgap.models.info import IMAGENET_INPUT, LITE0, InputSpec
 
 SPEC = models.InputSpec(size=8, mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
 

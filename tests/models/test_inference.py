@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from labelgap.models import Classifier, EfficientNetLite, SmallCNN, inference
-from labelgap.models.efficientnet_lite import LITE0
 from labelgap.models.inference import FoldedEfficientNet, inference_backbone, inference_network, inference_precision
+from labelgap.models.info import LITE0
 
 CPU = torch.device("cpu")
 

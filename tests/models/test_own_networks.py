@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.models import Classifier, EfficientNetLite, SmallCNN, count_parameters
-from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, LiteVariant, load_pretrained, pretrained_weight_file
+from labelgap.models.efficientnet_lite import load_pretrained, pretrained_weight_file
+from labelgap.models.info import LITE0, LITE1, LITE2, LiteVariant
 from labelgap.models.small_cnn import OrientedEnergy, soft_maximum_pool
 
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.models import Backbone, Classifier, create_backbone, is_pretrained
-from labelgap.models.efficientnet_lite import LITE0, pretrained_weight_file
+from labelgap.models.efficientnet_lite import pretrained_weight_file
+from labelgap.models.info import LITE0
 
 timm: Any = timm_or_skip()
 

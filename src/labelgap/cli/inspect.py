@@ -11,9 +11,9 @@ import labelgap as lg
 from labelgap.cli import options
 from labelgap.cli.options import DataSource, data_arguments, format_arguments, option, with_options
 from labelgap.cli.printing import Field, print_fields, print_json, print_table, some_names
-from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, merge_repeated
+from labelgap.core.errors import InputError, Problem, ProblemsError, merge_repeated
 from labelgap.core.files import display_path, file_stem
-from labelgap.core.text import format_duration, pluralize, truncate_text
+from labelgap.core.text import pluralize, truncate_text
 
 if TYPE_CHECKING:
     from labelgap.data.cleaning import FixedTable
@@ -25,6 +25,7 @@ _STATES: Final = ("present", "absent", "unknown")
 _SHOWN: Final = 20
 _CHECKS: Final = {"ends": "every file has the start and the end of an image", "no": "not checked"}
 """What is printed of a check of the images that did not decode them."""
+_DRY_RUN: Final = "--dry-run says how long it takes"
 _CHANGED: Final = {
     **{"left_out": "row", "merged": "row", "images": "name", "unknown": "label", "split": "cell"},
     **{"columns": "column", "classes": "tag", "blanks": "row", "copies": "photo"},
@@ -79,7 +80,7 @@ def inspect(
         return print_json({**summary.to_json(), **found})
     _print(summary, seconds)
     print_fields(
-        ("next", [summary.next, training_time(opened) or ""] if summary.next else None),
+        ("next", [summary.next, "" if image_check is None else _DRY_RUN] if summary.next else None),
         *_further_commands(opened, summary, data, source),
         ("images", f"{_CHECKS[image_check]}; --check-images decodes all of them" if image_check in _CHECKS else None),
         ("report", page),
@@ -131,21 +132,6 @@ def _check_images(data: lg.Dataset, decode: bool) -> str | None:
     with reporter.bar("decoding images" if decode else "looking at images", count):
         refuse_unreadable(data, reporter.advance, decode=decode)
     return "decoded" if decode else "ends"
-
-
-def training_time(data: lg.Dataset) -> str | None:
-    """Return how long a training takes on this machine; None for data without image files, or where nobody can tell."""
-    from labelgap.data.images import StoredImages
-    from labelgap.training.fit import dry_run
-    from labelgap.training.plan import TrainingRequest
-
-    if not isinstance(data.train.images, StoredImages):
-        return None
-    try:
-        cost = dry_run(data, TrainingRequest())
-    except (LabelGapError, ImportError, RuntimeError, OSError):
-        return None
-    return f"about {format_duration(cost.seconds)} on this machine ({cost.protocol}, {data.backbone})"
 
 
 def _print(summary: DatasetSummary, seconds: float) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import random
 
 import numpy as np
-import torch
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
@@ -25,6 +24,8 @@ def numpy_generator(seed: int, *purpose: str | int) -> np.random.Generator:
 
 def seed_everything(seed: int) -> None:
     """Seed Python, numpy's global state and torch on every device."""
+    import torch
+
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -287,7 +287,7 @@ def read_table(
             rows = max(1, _CELLS_AT_ONCE // max(len(wanted), 1))
             batches = (pa.table(batch) for batch in parquet.iter_batches(rows, columns=wanted.names))
             parts = [_plain_table(each, wanted, size).filter(where) for each in batches]
-            return pa.concat_tables([wanted.empty_table(), *parts])
+            return pa.concat_tables([pa.Table.from_batches([], wanted), *parts])
 
 
 def _plain_table(table: pa.Table, schema: pa.Schema, size: int) -> pa.Table:

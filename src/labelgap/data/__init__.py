@@ -1,5 +1,10 @@
 """Images and labels: your own tables and folders, the papers' data sets, features, and digits."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from labelgap.core.lazy import lazy_names
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.images import ArrayImages, FileImages, ImageSource
@@ -27,7 +32,9 @@ from labelgap.data.registry import (
     register_dataset,
 )
 from labelgap.data.summary import DatasetSummary, summarize
-from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
+
+if TYPE_CHECKING:
+    from labelgap.data.transforms import CenterCrop, RandomResizedCrop, Resize, Transform
 
 __all__ = [
     "ArrayImages",
@@ -74,3 +81,5 @@ __all__ = [
     "register_dataset",
     "summarize",
 ]
+
+__getattr__ = lazy_names(__name__, "transforms")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import Dataset as TorchDataset
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
@@ -22,6 +19,14 @@ from labelgap.data.images import ImageSource
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.labels.masking import GAPS, SIZE_RULES, Amount, LabelGap, check_draw
 from labelgap.labels.sparse import locate_entries
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.utils.data import Dataset as TorchDataset
+
+    _TorchDataset = TorchDataset[tuple[Any, Tensor, int]]
+else:  # a DataLoader takes anything with items and a length, and the labels of a table can be read without PyTorch
+    _TorchDataset = object
 
 _SHOWN_CLASSES: Final = 12
 
@@ -66,8 +71,8 @@ class Boxes:
 
 
 @dataclass(frozen=True, eq=False)
-class Split(TorchDataset[tuple[Any, Tensor, int]]):
-    """Images and their labels; also a ``torch.utils.data.Dataset``.
+class Split(_TorchDataset):
+    """Images and their labels; what ``torch.utils.data.DataLoader`` takes as a data set.
 
     ``split[i]`` is ``(image, labels, index)``: the image as uint8 ``(channels, height, width)`` after ``transform``, or
     the feature vector; the observed labels as int8 ``(K,)``; and the row number, which losses with a state per image
@@ -117,6 +122,8 @@ class Split(TorchDataset[tuple[Any, Tensor, int]]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Any, Tensor, int]:
+        import torch
+
         row = int(index) + (len(self) if index < 0 else 0)
         if not 0 <= row < len(self):
             raise IndexError(f"{self.name} has {len(self)} images; there is no image {index}")

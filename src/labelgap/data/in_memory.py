@@ -6,12 +6,11 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Split
@@ -19,6 +18,10 @@ from labelgap.data.decoding import DecodedImage, exif_orientation
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import FileImages, ImageSource, NamedRows
 from labelgap.data.readers.image_paths import images_below
+from labelgap.labels.codes import is_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _KINDS: Final = (
     "paths of files, Pillow images, uint8 arrays (H, W), (H, W, 3) or (N, H, W, 3), tensors (C, H, W) or (N, C, H, W) "
@@ -49,7 +52,7 @@ class InMemoryImages(NamedRows):
         if isinstance(image, Image.Image):
             image.load()
             return DecodedImage(image, exif_orientation(image)).pixels()
-        if isinstance(image, Tensor):
+        if is_tensor(image):
             image = image.detach().cpu().numpy().transpose(1, 2, 0)
         image = image[..., None] if image.ndim == 2 else image
         if image.dtype != np.uint8:
@@ -87,7 +90,7 @@ def as_image_source(images: Any) -> ImageSource:
         return images.images
     if isinstance(images, ImageSource):
         return images
-    if isinstance(images, np.ndarray | Tensor):
+    if isinstance(images, np.ndarray) or is_tensor(images):
         return _from_values(images)
     if isinstance(images, str | os.PathLike | Image.Image):
         images = [images]
@@ -99,7 +102,7 @@ def as_image_source(images: Any) -> ImageSource:
             return FileImages(paths[0], [os.path.relpath(name, paths[0]) for name in images_below(paths[0])])
         return FileImages(paths[0].anchor if paths else ".", [os.fspath(path) for path in paths])
     for number, item in enumerate(images):
-        if not isinstance(item, Image.Image | np.ndarray | Tensor):
+        if not (isinstance(item, Image.Image | np.ndarray) or is_tensor(item)):
             mixed = " Paths and images cannot be mixed." if isinstance(item, str | os.PathLike) else ""
             raise InputError(f"item {number} is a {type(item).__name__}: images are {_KINDS}.{mixed}")
     return InMemoryImages(images)
@@ -107,10 +110,10 @@ def as_image_source(images: Any) -> ImageSource:
 
 def _from_values(values: NDArray[Any] | Tensor) -> ImageSource:
     """Distinguish features, one image and many by the shape."""
-    channels_first = isinstance(values, Tensor)
-    floating = values.is_floating_point() if isinstance(values, Tensor) else values.dtype.kind == "f"
+    channels_first = is_tensor(values)
+    floating = values.is_floating_point() if is_tensor(values) else values.dtype.kind == "f"
     if values.ndim == 2 and floating:
-        return FeatureVectors(values.detach().cpu().float().numpy() if isinstance(values, Tensor) else values)
+        return FeatureVectors(values.detach().cpu().float().numpy() if is_tensor(values) else values)
     many = values.ndim == 4 or (values.ndim == 3 and not channels_first and values.shape[-1] not in (1, 3))
     return InMemoryImages(list(values) if many else [values])
 
@@ -118,11 +121,11 @@ def _from_values(values: NDArray[Any] | Tensor) -> ImageSource:
 def _check_values(image: NDArray[Any] | Tensor, name: str) -> None:
     """Reject a wrong shape, a wrong type, and values that do not lie in 0 … 1."""
     shape, dtype = tuple(image.shape), str(image.dtype).removeprefix("torch.")
-    if isinstance(image, Tensor):
+    if is_tensor(image):
         container, expected, channels = "a tensor", "(C, H, W) with C 1 or 3, or (N, C, H, W)", shape[:1]
     else:
         container, expected, channels = "an array", "(H, W), (H, W, 3) or (N, H, W, 3)", shape[2:] or (1,)
-    if len(shape) not in ((3,) if isinstance(image, Tensor) else (2, 3)) or channels not in ((1,), (3,)) or 0 in shape:
+    if len(shape) not in ((3,) if is_tensor(image) else (2, 3)) or channels not in ((1,), (3,)) or 0 in shape:
         raise InputError(f"{name} is {container} of shape {shape}: images are {expected}.")
     if dtype == "uint8":
         return

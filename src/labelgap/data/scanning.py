@@ -27,9 +27,6 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
-from scipy.fft import dctn
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError, Problem, ProblemsError, RunError
@@ -43,10 +40,13 @@ from labelgap.data.images import FileImages, ImageSource, StoredImages, to_chann
 
 HASH_BITS: Final = 63
 _SIDE: Final = 32
+_COSINES: Final = np.cos(np.pi / _SIDE * np.outer(np.arange(8), np.arange(_SIDE) + 0.5)) * np.sqrt(2 / _SIDE)
+_COSINES[0] /= np.sqrt(2)
+"""The lowest rows of the cosine transform, orthonormal."""
 _DECODE_SIZE: Final = 64
 _MIN_DETAIL: Final = 2.0
 _MIN_CACHED_SECONDS: Final = 1.0
-_VERSION: Final = 5
+_VERSION: Final = 6
 _MAX_CACHED: Final = 1_000_000
 """Images of one folder whose scan is kept: 25 bytes each."""
 RECORD: Final = np.dtype([("key", "<u8"), ("bits", "<u8"), ("textured", "u1"), ("color", "<f4", 2)])
@@ -122,7 +122,7 @@ def perceptual_hash(image: DecodedImage) -> ImageSignature:
         total += strip.sum(axis=(0, 1), dtype=np.float64)
     shown = Image.fromarray(np.ascontiguousarray(upright(gray, image.orientation)))
     small = np.asarray(shown.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR), dtype=np.float64)
-    low = dctn(small, norm="ortho")[:8, :8].ravel()[1:]
+    low = (_COSINES @ small @ _COSINES.T).ravel()[1:]
     bits = int.from_bytes(np.packbits(low > np.median(low)).tobytes(), "big") >> 1
     red, green, blue = total / gray.size
     return ImageSignature(bits, float(np.sqrt((low**2).sum())) / _SIDE, (float(red - green), float(blue - green)))
@@ -265,6 +265,11 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
 
 def cluster_ids(pairs: DuplicatePairs, count: int) -> NDArray[np.int64]:
     """Return a number per image, the same for all that pairs connect."""
+    if not len(pairs):
+        return np.arange(count)
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     edges = coo_array((np.ones(len(pairs), dtype=bool), (pairs.first, pairs.second)), shape=(count, count))
     _, number = connected_components(edges, directed=False)
     return np.asarray(number, dtype=np.int64)

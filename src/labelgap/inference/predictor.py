@@ -32,7 +32,8 @@ from labelgap.inference.columns import PredictionColumns, labels_from_scores
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds
 from labelgap.models import Backbone, Classifier
-from labelgap.models.inference import Precision, inference_backbone, inference_network
+from labelgap.models.inference import inference_backbone, inference_network
+from labelgap.models.info import Precision
 from labelgap.training.devices import choose_device
 from labelgap.training.features import CachedFeatures, network_key
 from labelgap.training.loop.inputs import ImageInputs, bounded_batch, start_ahead

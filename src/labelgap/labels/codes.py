@@ -6,14 +6,17 @@ not the same as "it is absent".
 
 from __future__ import annotations
 
-from typing import Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from labelgap.core.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import TypeIs
 
 PRESENT: Final = 1
 ABSENT: Final = 0
@@ -48,9 +51,17 @@ def as_codes(values: ArrayLike | Tensor, *, what: str = "labels") -> NDArray[np.
     return codes
 
 
+def is_tensor(value: object) -> TypeIs[Tensor]:
+    """Return whether a value is a tensor, without an import of PyTorch: that takes seconds, and a table needs none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def as_array(values: Any, what: str) -> NDArray[Any]:
     """Convert a tensor on any device, nested lists or any array-like to an array of any type."""
-    if isinstance(values, Tensor):
+    if is_tensor(values):
+        import torch
+
         if values.layout != torch.strided:
             raise InputError(
                 f"{what} is a sparse tensor, which does not say whether an entry it leaves out is absent or unknown: "

@@ -43,7 +43,7 @@ _SCHEMA = pa.schema(
         ("author", pa.string()),
     ]
 )
-_NO_REVISIONS: Final = _SCHEMA.empty_table()
+_NO_REVISIONS: Final = pa.Table.from_batches([], _SCHEMA)
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import truncate_text
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, is_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAX_KNOWN_LABELS: Final = 100_000_000
 """Labels that a rule such as "what is not listed is absent" may fill in."""
@@ -106,7 +108,7 @@ def sort_entries(
 
 def as_row_indices(rows: ArrayLike, count: int) -> NDArray[np.int64]:
     """Convert row numbers, or a mask over all rows, to row numbers of a table of ``count`` rows."""
-    index = np.asarray(rows.detach().cpu() if isinstance(rows, torch.Tensor) else rows)
+    index = np.asarray(rows.detach().cpu() if is_tensor(rows) else rows)
     if index.dtype == bool:
         if index.shape != (count,):
             raise InputError(f"a mask of rows must have shape ({count},), not {index.shape}.")
@@ -207,8 +209,10 @@ class KnownLabels(ABC):
         dense[self.rows, self.columns] = self.values
         return dense
 
-    def batch(self, rows: ArrayLike) -> torch.Tensor:
+    def batch(self, rows: ArrayLike) -> Tensor:
         """Return the observed codes of some rows as a (B, K) int8 tensor."""
+        import torch
+
         index = as_row_indices(rows, len(self))
         codes = np.full((len(index), len(self.classes)), UNKNOWN, dtype=np.int8)
         entries, lengths, _ = entries_of_rows(self.starts, index)

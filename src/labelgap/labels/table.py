@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from labelgap.core.errors import InputError
@@ -32,6 +31,9 @@ from labelgap.labels.sparse import (
     starts_from_lengths,
     unique_names,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FileFormat(NamedTuple):
@@ -80,7 +82,7 @@ class LabelTable(KnownLabels):
 
     @classmethod
     def from_dense(
-        cls, labels: ArrayLike | torch.Tensor, classes: Sequence[str] | None = None, images: Sequence[str] | None = None
+        cls, labels: ArrayLike | Tensor, classes: Sequence[str] | None = None, images: Sequence[str] | None = None
     ) -> LabelTable:
         """Create a table from an (N, K) array of 1 / 0 / −1, booleans, or 1 / 0 / NaN.
 

@@ -4,25 +4,16 @@
 formula a pure function in ``labelgap.functional``. ``Loss`` is the contract; ``register_method`` adds a method.
 """
 
-from labelgap.losses.assume_negative import (
-    AssumeNegative,
-    DownWeighting,
-    IgnoreUnknown,
-    L1Penalty,
-    L2Penalty,
-    SmoothedAssumeNegative,
-    SmoothedIgnoreUnknown,
-    SmoothedUnknown,
-    WeakAssumeNegative,
-)
-from labelgap.losses.asymmetric import AsymmetricLoss, FocalLoss
-from labelgap.losses.base.loss import ElementwiseLoss, Loss, MixtureLoss, MultiHead, ReducedLoss, TrainingScores
-from labelgap.losses.base.mixture import Mixture
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from labelgap.losses.base.registry import (
     Method,
     Paper,
     defaults,
     describe_method,
+    find_loss,
     loss,
     loss_options,
     method_options,
@@ -30,24 +21,40 @@ from labelgap.losses.base.registry import (
     published_options,
     register_method,
 )
-from labelgap.losses.base.state import PerImageState
-from labelgap.losses.curriculum import CurriculumLabeling
-from labelgap.losses.entropy import AsymmetricPseudoLabeling, EntropyMaximization, EntropyMinimization
-from labelgap.losses.hill_splc import HillLoss, SelfPacedCorrection
-from labelgap.losses.interactive import InteractiveLearning
-from labelgap.losses.large_loss import (
-    AbsoluteLargeLossCorrection,
-    AbsoluteLargeLossPermanentCorrection,
-    AbsoluteLargeLossRejection,
-    LargeLossCorrection,
-    LargeLossPermanentCorrection,
-    LargeLossRejection,
-)
-from labelgap.losses.ranking import PairwiseRanking, RobustRankingLoss, WarpLoss
-from labelgap.losses.robust import GeneralizedRobustLoss
-from labelgap.losses.role import ExpectedPositiveRegularization, OnlineLabelEstimation
-from labelgap.losses.selective import ClassAwareSelectiveLoss
-from labelgap.losses.two_way import SoftmaxCrossEntropy, TwoWayClassLoss, TwoWayLoss, TwoWaySampleLoss
+
+if TYPE_CHECKING:
+    from labelgap.losses.assume_negative import (
+        AssumeNegative,
+        DownWeighting,
+        IgnoreUnknown,
+        L1Penalty,
+        L2Penalty,
+        SmoothedAssumeNegative,
+        SmoothedIgnoreUnknown,
+        SmoothedUnknown,
+        WeakAssumeNegative,
+    )
+    from labelgap.losses.asymmetric import AsymmetricLoss, FocalLoss
+    from labelgap.losses.base.loss import ElementwiseLoss, Loss, MixtureLoss, MultiHead, ReducedLoss, TrainingScores
+    from labelgap.losses.base.mixture import Mixture
+    from labelgap.losses.base.state import PerImageState
+    from labelgap.losses.curriculum import CurriculumLabeling
+    from labelgap.losses.entropy import AsymmetricPseudoLabeling, EntropyMaximization, EntropyMinimization
+    from labelgap.losses.hill_splc import HillLoss, SelfPacedCorrection
+    from labelgap.losses.interactive import InteractiveLearning
+    from labelgap.losses.large_loss import (
+        AbsoluteLargeLossCorrection,
+        AbsoluteLargeLossPermanentCorrection,
+        AbsoluteLargeLossRejection,
+        LargeLossCorrection,
+        LargeLossPermanentCorrection,
+        LargeLossRejection,
+    )
+    from labelgap.losses.ranking import PairwiseRanking, RobustRankingLoss, WarpLoss
+    from labelgap.losses.robust import GeneralizedRobustLoss
+    from labelgap.losses.role import ExpectedPositiveRegularization, OnlineLabelEstimation
+    from labelgap.losses.selective import ClassAwareSelectiveLoss
+    from labelgap.losses.two_way import SoftmaxCrossEntropy, TwoWayClassLoss, TwoWayLoss, TwoWaySampleLoss
 
 __all__ = [
     "AbsoluteLargeLossCorrection",
@@ -104,3 +111,5 @@ __all__ = [
     "published_options",
     "register_method",
 ]
+
+__getattr__ = find_loss

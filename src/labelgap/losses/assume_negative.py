@@ -17,7 +17,6 @@ from torch import Tensor
 
 from labelgap.losses.base.loss import MixtureLoss
 from labelgap.losses.base.mixture import IGNORED, Mixture, mixture_entries
-from labelgap.losses.base.registry import COLE_2021, ZHOU_2022, method
 from labelgap.losses.base.terms import Number, check_number, widen
 
 
@@ -81,9 +80,6 @@ def smoothed_unknown(logits: Tensor, labels: Tensor, *, smoothing: Number, eps: 
     return mixture_entries(logits, labels, Mixture(unknown=(smoothing, 1.0 - smoothing, 0.0)), eps=eps)
 
 
-@method("iun", paper=COLE_2021, summary="ignore unknown; meant for one positive and all negatives observed")
-@method("bce", paper=COLE_2021, summary="binary cross-entropy: `iu` where nothing is unknown")
-@method("iu", paper=COLE_2021, summary="ignore unknown: learn from the known labels alone")
 class IgnoreUnknown(MixtureLoss):
     """Mean of ``ignore_unknown``; final. Options: see ``MixtureLoss``.
 
@@ -94,7 +90,6 @@ class IgnoreUnknown(MixtureLoss):
     declared = _ignoring()
 
 
-@method("an", paper=COLE_2021, summary="assume negative: every unknown label counts as absent")
 class AssumeNegative(MixtureLoss):
     """Mean of ``assume_negative``; final. Options: see ``MixtureLoss``."""
 
@@ -113,7 +108,6 @@ class SmoothedLoss(MixtureLoss, ABC):
         self.smoothing = check_number("smoothing", smoothing, 0, 1)
 
 
-@method("bce-ls", paper=COLE_2021, summary="binary cross-entropy of the known labels with smoothed targets")
 class SmoothedIgnoreUnknown(SmoothedLoss):
     """Mean of ``ignore_unknown`` with label smoothing; final. Options: see ``SmoothedLoss``.
 
@@ -125,8 +119,6 @@ class SmoothedIgnoreUnknown(SmoothedLoss):
         return _ignoring(self.smoothing)
 
 
-@method("ls", paper=ZHOU_2022, summary="the same as `an-ls`, under this paper's name")
-@method("an-ls", paper=COLE_2021, summary="assume negative with smoothed targets")
 class SmoothedAssumeNegative(SmoothedLoss):
     """Mean of ``assume_negative`` with label smoothing; final. Options: see ``SmoothedLoss``."""
 
@@ -135,7 +127,6 @@ class SmoothedAssumeNegative(SmoothedLoss):
         return _assuming(self.smoothing)
 
 
-@method("n-ls", paper=ZHOU_2022, summary="assume negative, only assumed negatives smoothed")
 class SmoothedUnknown(SmoothedLoss):
     """Known labels as they are, unknown ones with a soft target; final. See ``smoothed_unknown``."""
 
@@ -144,7 +135,6 @@ class SmoothedUnknown(SmoothedLoss):
         return Mixture(unknown=(self.smoothing, 1.0 - self.smoothing, 0.0))
 
 
-@method("wan", paper=COLE_2021, summary="weak assume negative: unknown labels count as absent with a small weight")
 class WeakAssumeNegative(MixtureLoss):
     """Mean of ``weak_assume_negative``; final.
 
@@ -161,7 +151,6 @@ class WeakAssumeNegative(MixtureLoss):
         return _weak(self.weight, classes)
 
 
-@method("dw", paper=ZHOU_2022, summary="down-weighting: assumed negatives count little")
 class DownWeighting(MixtureLoss):
     """Assume negative, assumed negatives times ``weight``; final. See ``weak_assume_negative``.
 
@@ -206,7 +195,6 @@ class WeightPenalty(MixtureLoss, ABC):
         return total * (self.weight.to(total.dtype) if isinstance(self.weight, Tensor) else self.weight)
 
 
-@method("l1r", paper=ZHOU_2022, summary="assume negative with an L1 penalty on the weights")
 class L1Penalty(WeightPenalty):
     r"""Assume negative, plus :math:`w \sum |\theta|` over the network's weights; final. See ``WeightPenalty``."""
 
@@ -215,7 +203,6 @@ class L1Penalty(WeightPenalty):
         return values.abs()
 
 
-@method("l2r", paper=ZHOU_2022, summary="assume negative with an L2 penalty on the weights")
 class L2Penalty(WeightPenalty):
     r"""Assume negative, plus :math:`w \sum \theta^2` over the network's weights; final. See ``WeightPenalty``.
 

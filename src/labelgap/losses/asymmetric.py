@@ -11,7 +11,6 @@ from torch import Tensor
 
 from labelgap.losses.base.fused import Fused, KernelForm, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss
-from labelgap.losses.base.registry import LIN_2017, RIDNIK_2021, method
 from labelgap.losses.base.terms import (
     Number,
     check_flag,
@@ -115,7 +114,6 @@ def _power(base: Tensor, exponent: Number) -> Tensor:
     return torch.pow(base, exponent)
 
 
-@method("focal", paper=LIN_2017, summary="focal loss: easy entries count little; unknown counts as absent")
 class FocalLoss(LogLoss):
     """Mean of ``focal``; final.
 
@@ -151,7 +149,6 @@ class FocalLoss(LogLoss):
         return Fused(form, [logits], [labels])
 
 
-@method("asl", paper=RIDNIK_2021, summary="asymmetric loss: easy negatives count little; unknown counts as absent")
 class AsymmetricLoss(LogLoss):
     """Mean of ``asymmetric``; final. The published learning rates of this family assume ``reduction="sum"``.
 

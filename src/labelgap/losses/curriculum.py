@@ -19,7 +19,6 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of, mixed
 from labelgap.losses.base.loss import TrainingScores
-from labelgap.losses.base.registry import DURAND_2019, method
 from labelgap.losses.base.state import PseudoLabelRounds
 from labelgap.losses.base.terms import (
     Number,
@@ -63,7 +62,6 @@ def partial_cross_entropy(logits: Tensor, labels: Tensor, *, eps: Number = 0.0) 
     return known_share_weight(labels, cost) * cost
 
 
-@method("curriculum", paper=DURAND_2019, summary="known labels alone, and rounds in which the surest others are added")
 class CurriculumLabeling(PseudoLabelRounds):
     """Mean of ``partial_cross_entropy`` over observed labels and those that the network added; final.
 

@@ -30,7 +30,6 @@ from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of, mixed, over_batch, with_heads
 from labelgap.losses.base.loss import MixtureLoss, TrainingScores
 from labelgap.losses.base.mixture import Mixture, mixture_entries
-from labelgap.losses.base.registry import ZHOU_2022, method
 from labelgap.losses.base.state import PseudoLabelRounds
 from labelgap.losses.base.terms import (
     Number,
@@ -67,7 +66,6 @@ def entropy_on_unknown(logits: Tensor, labels: Tensor, *, weight: Number, eps: N
     return mixture_entries(logits, labels, Mixture(unknown=(0.0, 0.0, weight)), eps=eps)
 
 
-@method("em", paper=ZHOU_2022, summary="entropy maximization: stay undecided where the label is unknown")
 class EntropyMaximization(MixtureLoss):
     r"""Known labels as they are, unknown ones with :math:`-\alpha H(p)`; final. See ``entropy_on_unknown``.
 
@@ -84,7 +82,6 @@ class EntropyMaximization(MixtureLoss):
         return Mixture(unknown=(0.0, 0.0, -self.alpha))
 
 
-@method("entmin", paper=ZHOU_2022, summary="entropy minimization: be decided where the label is unknown")
 class EntropyMinimization(MixtureLoss):
     """Known labels as they are, unknown ones with w·H(p); final. See ``entropy_on_unknown``.
 
@@ -126,7 +123,6 @@ def _selected(candidates: Tensor, counts: Tensor) -> Tensor:
     return (below | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= left))).mT
 
 
-@method("em-apl", paper=ZHOU_2022, summary="`em`, and unlikely labels become soft negatives round by round")
 class AsymmetricPseudoLabeling(PseudoLabelRounds):
     r"""`em` on what is unknown, and :math:`\beta\,(-s \ln p - (1-s) \ln(1-p))` on pseudo-labels; final.
 

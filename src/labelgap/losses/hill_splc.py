@@ -14,7 +14,6 @@ from torch import Tensor
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.base.fused import Fused, KernelForm, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss
-from labelgap.losses.base.registry import ZHANG_2021, method
 from labelgap.losses.base.terms import (
     Number,
     check_integer,
@@ -62,7 +61,6 @@ def self_paced_correction(
     return focused_cost(signed, per_head(gamma, logits), eps)
 
 
-@method("hill", paper=ZHANG_2021, summary="hill loss: the gradient of a negative that looks positive decreases")
 class HillLoss(LogLoss):
     """Mean of ``hill``; final."""
 
@@ -90,7 +88,6 @@ class HillLoss(LogLoss):
         return Fused(form, [logits], [labels])
 
 
-@method("splc", paper=ZHANG_2021, summary="self-paced correction: likely unknown labels count as present")
 class SelfPacedCorrection(LogLoss):
     """Mean of ``self_paced_correction``; final. Known labels are never corrected.
 

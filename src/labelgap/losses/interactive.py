@@ -25,7 +25,6 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT
 from labelgap.losses.base.fused import fused_mixture, over_batch
 from labelgap.losses.base.mixture import IGNORED, Mixture
-from labelgap.losses.base.registry import HUYNH_2020, method
 from labelgap.losses.base.state import PerImageState
 from labelgap.losses.base.terms import Number, check_integer, check_number, per_head, states, widen, widest_float
 
@@ -148,7 +147,6 @@ def _space(
     return cosine.expand(shape), (length * known).expand(shape), cosines
 
 
-@method("imcl", paper=HUYNH_2020, summary="known labels, and similar images should have similar labels")
 class InteractiveLearning(PerImageState):
     r"""Cost of the known labels, plus the residuals of labels and features given a few similar images; final.
 

@@ -23,7 +23,6 @@ from labelgap.labels.codes import PRESENT
 from labelgap.losses.base.fused import KernelForm, fused_mixture
 from labelgap.losses.base.loss import MixtureLoss, TrainingScores, mixture_kernel_form
 from labelgap.losses.base.mixture import AS_ABSENT, AS_PRESENT, IGNORED, Mixture, mixture_entries
-from labelgap.losses.base.registry import KIM_2022, method
 from labelgap.losses.base.selection import as_count, count_marked, count_share, share_ratio, top_k_mask
 from labelgap.losses.base.state import EntryLog, PerImageState
 from labelgap.losses.base.terms import (
@@ -237,28 +236,24 @@ class AbsoluteLargeLoss(LargeLoss, ABC):
         return _losses_above(logits, unknown, torch.where(self.epoch_tensor > self.warmup, threshold, torch.inf))
 
 
-@method("ll-r", paper=KIM_2022, summary="large loss, rejection: assumed negatives with a large loss are left out")
 class LargeLossRejection(RelativeLargeLoss):
     """Mean of ``large_loss_rejection`` for the k largest losses; final. See ``RelativeLargeLoss``."""
 
     declared = REJECTION
 
 
-@method("ll-ct", paper=KIM_2022, summary="large loss, temporary correction: they count as present for this step")
 class LargeLossCorrection(RelativeLargeLoss):
     """Mean of ``large_loss_correction`` for the k largest losses; final. See ``RelativeLargeLoss``."""
 
     declared = CORRECTION
 
 
-@method("ll-r-abs", paper=KIM_2022, summary="`ll-r` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossRejection(AbsoluteLargeLoss):
     """Mean of ``large_loss_rejection`` for losses above a threshold; final. See ``AbsoluteLargeLoss``."""
 
     declared = REJECTION
 
 
-@method("ll-ct-abs", paper=KIM_2022, summary="`ll-ct` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossCorrection(AbsoluteLargeLoss):
     """Mean of ``large_loss_correction`` for losses above a threshold; final. See ``AbsoluteLargeLoss``."""
 
@@ -339,7 +334,6 @@ class PermanentCorrection(PerImageState, LargeLoss, ABC):
         )
 
 
-@method("ll-cp", paper=KIM_2022, summary="large loss, permanent correction: they count as present from then on")
 class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
     r"""Mean of ``large_loss_correction`` over revised labels; final.
 
@@ -353,6 +347,5 @@ class LargeLossPermanentCorrection(PermanentCorrection, RelativeLargeLoss):
         return min(epoch - 1, 1)
 
 
-@method("ll-cp-abs", paper=KIM_2022, summary="`ll-cp` with a threshold on the loss that falls with the epochs")
 class AbsoluteLargeLossPermanentCorrection(PermanentCorrection, AbsoluteLargeLoss):
     """Mean of ``large_loss_correction`` over revised labels; final. See ``AbsoluteLargeLoss``."""

@@ -20,7 +20,6 @@ from labelgap.core.distributed import all_sum, world_size
 from labelgap.losses.base.fused import Fused, fused, is_fusible, over_batch, with_heads
 from labelgap.losses.base.loss import ElementwiseLoss, MultiHead
 from labelgap.losses.base.mixture import is_plain
-from labelgap.losses.base.registry import COLE_2021, KOBAYASHI_2023, WESTON_2011, method
 from labelgap.losses.base.terms import Number, check_choice, check_number, per_head, widen, widest_float
 from labelgap.losses.two_way import PairLoss, positives_and_negatives
 
@@ -183,7 +182,6 @@ class RankingLoss(PairLoss, ABC):
         return total / (max(images, 1) if world_size() == 1 else all_sum(total.new_full((), images)).clamp(min=1))
 
 
-@method("pr", paper=COLE_2021, summary="pairwise ranking of positives above everything else, on probabilities")
 class PairwiseRanking(MultiHead, ElementwiseLoss):
     """``pairwise_ranking`` summed over all pairs, then divided by the B·K entries; final.
 
@@ -201,7 +199,6 @@ class PairwiseRanking(MultiHead, ElementwiseLoss):
         return pairwise_ranking(logits, labels, unknown=self.unknown)
 
 
-@method("warp", paper=WESTON_2011, summary="WARP: every positive above every negative, weighted by its rank")
 class WarpLoss(RankingLoss):
     r"""Weighted approximate-rank pairwise loss; final.
 
@@ -230,7 +227,6 @@ class WarpLoss(RankingLoss):
         return super().weigh(count, negatives, logits)
 
 
-@method("rml", paper=KOBAYASHI_2023, summary="robust multi-label ranking with a ramp instead of a hinge")
 class RobustRankingLoss(RankingLoss):
     r"""Robust multi-label ranking; final.
 

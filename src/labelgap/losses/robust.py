@@ -21,7 +21,6 @@ from labelgap.labels.codes import ABSENT
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.base.fused import Fused, KernelForm, add_product, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss
-from labelgap.losses.base.registry import CHEN_2024, method
 from labelgap.losses.base.terms import Number, check_number, cost_absent, cost_present, per_head, states, widen
 
 
@@ -129,7 +128,6 @@ def check_four(name: str, values: Sequence[float]) -> Schedule:
     return first, last, others[0], others[1]
 
 
-@method("gr", paper=CHEN_2024, summary="generalized robust: an unknown label is a soft mixture of both states")
 class GeneralizedRobustLoss(LogLoss):
     """Mean of ``generalized_robust``; final. ``prepare`` tells it the number of epochs T; 10 until then.
 

@@ -31,7 +31,6 @@ from labelgap.labels.sparse import entries_of_rows
 from labelgap.losses.base.fused import fused_mixture, with_gradient
 from labelgap.losses.base.loss import MixtureLoss
 from labelgap.losses.base.mixture import IGNORED, SOFTPLUS_THRESHOLD, LabelEstimate, Mixture, mixture_entries
-from labelgap.losses.base.registry import COLE_2021, method
 from labelgap.losses.base.state import CompactRows, EstimateRows, PerImageState, compress_rows
 from labelgap.losses.base.terms import Number, check_choice, check_integer, check_number, per_head
 
@@ -115,9 +114,6 @@ class ExpectedPositivesLoss(MixtureLoss, ABC):
         return self._expected_positives
 
 
-@method(
-    "epr", paper=COLE_2021, summary="expected positive regularization: known labels, and how many positives to expect"
-)
 class ExpectedPositiveRegularization(ExpectedPositivesLoss):
     r"""Known labels as they are, and probabilities that add up to the expected number of positives; final.
 
@@ -175,9 +171,6 @@ def online_label_estimation(
     return mixture_entries(logits, labels, _mixture(estimate, expected_positives), eps=eps)
 
 
-@method(
-    "role", paper=COLE_2021, summary="online label estimation: the missing labels are learned along with the classifier"
-)
 class OnlineLabelEstimation(PerImageState, ExpectedPositivesLoss):
     r"""Classifier ``p`` and label estimate ``q = σ(φ[index])`` teach each other; final.
 

@@ -17,7 +17,6 @@ from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.base.fused import Fused, KernelForm, as_float, mask_of, mixed, over_batch, power_form, with_heads
 from labelgap.losses.base.loss import LogLoss
-from labelgap.losses.base.registry import BEN_BARUCH_2022, method
 from labelgap.losses.base.selection import all_count, as_count, count_marked, top_k_mask
 from labelgap.losses.base.terms import (
     Number,
@@ -78,7 +77,6 @@ def partial_focal(
     return focused_cost(torch.where(present, logits, -logits), gamma, eps, detach=True)
 
 
-@method("csl", paper=BEN_BARUCH_2022, summary="class-aware selective: unknown counts as absent, the doubtful left out")
 class ClassAwareSelectiveLoss(LogLoss):
     """Mean of ``partial_focal``, with 0 for what is left out; final.
 

@@ -20,7 +20,6 @@ from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.losses.base.fused import CLASSES, IMAGES, fused_contrasts, is_fusible
 from labelgap.losses.base.loss import Loss, MultiHead
-from labelgap.losses.base.registry import KOBAYASHI_2023, method
 from labelgap.losses.base.terms import Number, check_choice, check_number, has_state
 
 
@@ -170,28 +169,24 @@ class ContrastLoss(PairLoss, ABC):
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
-@method("two-way", paper=KOBAYASHI_2023, summary="two-way loss: contrast within images and within classes")
 class TwoWayLoss(ContrastLoss):
     """``contrast`` over the classes of each image, plus over the images of each class; final. See ``ContrastLoss``."""
 
     axes = (CLASSES, IMAGES)
 
 
-@method("two-way-sample", paper=KOBAYASHI_2023, summary="the half of two-way that contrasts within images")
 class TwoWaySampleLoss(ContrastLoss):
     """``contrast`` over the classes of each image; final. See ``ContrastLoss``."""
 
     axes = (CLASSES,)
 
 
-@method("two-way-class", paper=KOBAYASHI_2023, summary="the half of two-way that contrasts within classes")
 class TwoWayClassLoss(ContrastLoss):
     """``contrast`` over the images of each class, of the global batch; final. See ``ContrastLoss``."""
 
     axes = (IMAGES,)
 
 
-@method("softmax", paper=KOBAYASHI_2023, summary="softmax cross-entropy, spread evenly over the positives of an image")
 class SoftmaxCrossEntropy(PairLoss):
     """Mean of ``softmax_cross_entropy`` over the images with a positive; final. Options: see ``PairLoss``."""
 

@@ -10,12 +10,17 @@ Functions take arrays, tensors on any device, nested lists and label tables. The
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from labelgap.core.lazy import lazy_names
 from labelgap.metrics.average_precision import average_precision
-from labelgap.metrics.classification import f1, precision, recall
-from labelgap.metrics.label_model import CorrectedPrecision, LabelModel, corrected_average_precision
-from labelgap.metrics.modular import F1, AveragePrecision, Metric, Precision, Recall
-from labelgap.metrics.revisions import RevisionQuality, revision_quality
-from labelgap.metrics.thresholds import Thresholds, choose_thresholds
+
+if TYPE_CHECKING:
+    from labelgap.metrics.classification import f1, precision, recall
+    from labelgap.metrics.label_model import CorrectedPrecision, LabelModel, corrected_average_precision
+    from labelgap.metrics.modular import F1, AveragePrecision, Metric, Precision, Recall
+    from labelgap.metrics.revisions import RevisionQuality, revision_quality
+    from labelgap.metrics.thresholds import Thresholds, choose_thresholds
 
 __all__ = [
     "AveragePrecision",
@@ -35,3 +40,5 @@ __all__ = [
     "recall",
     "revision_quality",
 ]
+
+__getattr__ = lazy_names(__name__, "classification", "label_model", "modular", "revisions", "thresholds")

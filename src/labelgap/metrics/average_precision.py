@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, is_tensor
 from labelgap.metrics.validation import (
     Average,
     Codes,
@@ -34,6 +32,9 @@ from labelgap.metrics.validation import (
     unknown_as_absent,
     validate_options,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ENTRIES_AT_ONCE: Final = 1 << 18
 LONG_RANKING: Final = 4096
@@ -101,8 +102,10 @@ def average_precision(
     """
     validate_options(average, empty, unknown)
     measured = None
-    if isinstance(scores, Tensor) and scores.is_cuda and scores.layout == torch.strided and scores.ndim == 2:
-        if not isinstance(labels, Tensor) or not labels.is_cuda or labels.layout != torch.strided:
+    if is_tensor(scores) and scores.is_cuda and scores.ndim == 2 and str(scores.layout) == "torch.strided":
+        import torch
+
+        if not is_tensor(labels) or not labels.is_cuda or labels.layout != torch.strided:
             labels = torch.from_numpy(format_labels(labels))
         measured = measure_tensors(scores.detach(), labels.detach().to(scores.device), average, unknown)
     if measured is None:
@@ -197,6 +200,8 @@ def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) 
     A chunk has a bounded number of entries, so that memory does not grow with R, and 8 to 64 rankings where they are
     long: they are often columns, and memory is read by the cache line.
     """
+    import torch
+
     columns = max(RANKINGS_AT_ONCE, min(MAX_RANKINGS_AT_ONCE, rankings // 16))
     step = max(columns, ENTRIES_AT_ONCE // max(entries, 1))
     chunks = [slice(start, min(start + step, rankings)) for start in range(0, max(rankings, 1), step)]
@@ -227,6 +232,8 @@ def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unk
     Scores and labels, ``(N, K)``, are on one device; a few rankings are sorted at a time, so memory is bounded. None
     where they are not valid: the check in main memory says what is wrong.
     """
+    import torch
+
     if scores.shape != labels.shape or scores.is_complex() or labels.is_complex() or not scores.numel():
         return None
     scores = scores if scores.is_floating_point() else scores.double()
@@ -256,6 +263,8 @@ def average_precision_on_device(scores: Tensor, codes: Tensor) -> Tensor:
 
 def _measure_rankings(scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the average precision of rankings ``(R, M)``, and their known present and known absent entries."""
+    import torch
+
     is_present, is_known = codes == PRESENT, codes != UNKNOWN
     count, entries = is_present.sum(dim=1), scores.shape[1]
     ranked = torch.where(is_known, scores, -torch.inf).sort(dim=1).values

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import digamma
-from torch import Tensor
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.labels.codes import ABSENT, as_array, as_codes
 from labelgap.labels.table import LabelTable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Average: TypeAlias = Literal["macro", "samples", "micro"]
 Empty: TypeAlias = Literal["skip", "zero"]
@@ -104,8 +105,8 @@ def expected_random_precision(
 
     For many labels it is near the share of presents, :math:`P / n`; for few it is higher.
     """
-    count = np.asarray(present, dtype=np.float64) + absent
-    harmonic = digamma(count + 1) + np.euler_gamma
+    count = np.asarray(present) + absent
+    harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, count.max(initial=0) + 1)))[count]
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = ((present - 1) / np.maximum(count - 1, 1) * (count - harmonic) + harmonic) / np.maximum(count, 1)
     return np.where(np.asarray(present) > 0, expected, 0.0)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from labelgap.models.backbone import (
+from typing import TYPE_CHECKING
+
+from labelgap.core.lazy import lazy_names
+from labelgap.models.info import (
     RANDOM_WEIGHTS,
+    RECOMMENDED_MODELS,
+    TIMM_PREFIX,
     UNSTATED_WEIGHTS,
-    Backbone,
     BackboneInfo,
     InputSpec,
-    ModuleBackbone,
     WeightsInfo,
-    count_parameters,
+    count_timm_models,
 )
-from labelgap.models.batch_norm import BatchNormMode, has_average_pool, has_batch_norm
-from labelgap.models.efficientnet_lite import EfficientNetLite
-from labelgap.models.heads import (
-    AttentionHead,
-    BoostLU,
-    Classifier,
-    Head,
-    HeadName,
-    LinearHead,
-    class_activation_maps,
-)
-from labelgap.models.open_clip import OpenClipBackbone
 from labelgap.models.registry import (
     as_backbone,
     backbone_info,
@@ -35,8 +26,23 @@ from labelgap.models.registry import (
     names_address,
     register_backbone,
 )
-from labelgap.models.small_cnn import SmallCNN
-from labelgap.models.timm import RECOMMENDED_MODELS, TIMM_PREFIX, TimmBackbone, count_timm_models
+
+if TYPE_CHECKING:
+    from labelgap.models.backbone import Backbone, ModuleBackbone, count_parameters
+    from labelgap.models.batch_norm import BatchNormMode, has_average_pool, has_batch_norm
+    from labelgap.models.efficientnet_lite import EfficientNetLite
+    from labelgap.models.heads import (
+        AttentionHead,
+        BoostLU,
+        Classifier,
+        Head,
+        HeadName,
+        LinearHead,
+        class_activation_maps,
+    )
+    from labelgap.models.open_clip import OpenClipBackbone
+    from labelgap.models.small_cnn import SmallCNN
+    from labelgap.models.timm import TimmBackbone
 
 __all__ = [
     "AttentionHead",
@@ -74,3 +80,6 @@ __all__ = [
     "names_address",
     "register_backbone",
 ]
+
+_MODULES = "backbone batch_norm efficientnet_lite heads open_clip small_cnn timm"
+__getattr__ = lazy_names(__name__, *_MODULES.split())

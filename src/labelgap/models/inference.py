@@ -16,18 +16,17 @@ from __future__ import annotations
 
 from copy import copy, deepcopy
 from functools import cache
-from typing import Final, Literal, final
+from typing import Final, final
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labelgap.models.backbone import Backbone, WeightsInfo
-from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, ConvNorm, EfficientNetLite, pad_same
+from labelgap.models.backbone import Backbone
+from labelgap.models.efficientnet_lite import ConvNorm, EfficientNetLite, pad_same
 from labelgap.models.heads import Classifier
-
-Precision = Literal["float32", "float16", "bfloat16"]
+from labelgap.models.info import LITE0, LITE1, LITE2, Precision, WeightsInfo
 
 _NAMES: Final = frozenset(variant.name for variant in (LITE0, LITE1, LITE2))
 

@@ -37,11 +37,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.models.backbone import FORWARD_ERRORS, RANDOM_WEIGHTS, Backbone, InputSpec, WeightsInfo, dry_forward
+from labelgap.models.backbone import FORWARD_ERRORS, Backbone, dry_forward
+from labelgap.models.info import NO_WEIGHTS, OPEN_CLIP_PREFIX, RANDOM_WEIGHTS, InputSpec, WeightsInfo
 from labelgap.models.pretrained import pretrained_file
 from labelgap.models.timm import import_timm
 from labelgap.models.weight_files import (
-    NO_WEIGHTS,
     WeightFile,
     check_finite,
     describe_mismatch,
@@ -50,7 +50,6 @@ from labelgap.models.weight_files import (
     read_weight_file,
 )
 
-OPEN_CLIP_PREFIX: Final = "open_clip:"
 TEMPLATES: Final = ("{}", "a photo of a {}.", "a photo of the {}.", "a photo that shows a {}.")
 """The prompts of a class; their embeddings are averaged."""
 _BLOCK_SIZE: Final = 1 << 20

@@ -1,4 +1,7 @@
-"""Backbones by name: those of the table, any of timm and open_clip, and classes by their import path."""
+"""Backbones by name: those of the table, any of timm and open_clip, and classes by their import path.
+
+To list the table takes no PyTorch: networks are imported where they are built.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,36 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.registry import Registry, RegistryEntry, load_plugins
 from labelgap.core.trust import class_path, find_class, is_class_path
-from labelgap.models.backbone import (
+from labelgap.models.info import (
     IMAGENET_INPUT,
+    LITE0,
+    LITE1,
+    LITE2,
+    NO_WEIGHTS,
+    OPEN_CLIP_PREFIX,
     RANDOM_WEIGHTS,
+    SMALL_CNN_INPUT,
+    TIMM_PREFIX,
     UNSTATED_WEIGHTS,
-    Backbone,
     BackboneInfo,
     InputSpec,
-    ModuleBackbone,
+    LiteVariant,
     WeightsInfo,
-    count_parameters,
 )
-from labelgap.models.efficientnet_lite import LITE0, LITE1, LITE2, EfficientNetLite, LiteVariant, translate_state_dict
-from labelgap.models.open_clip import OPEN_CLIP_PREFIX, OpenClipBackbone, load_clip, parse_name
-from labelgap.models.small_cnn import SMALL_CNN_INPUT, SmallCNN
-from labelgap.models.timm import TIMM_PREFIX, TimmBackbone, import_timm, pretrained_config, weights_info
-from labelgap.models.weight_files import NO_WEIGHTS, WeightFile, load_tensors, match_tensors, read_weight_file
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from labelgap.models.backbone import Backbone
+    from labelgap.models.weight_files import WeightFile
 
 PLUGIN_GROUP: Final = "labelgap.backbones"
 """The entry points in which an installed package names its builders."""
-_NAMED: Final = (ModuleBackbone, OpenClipBackbone, TimmBackbone)
-"""Backbones that know the name by which they are made again."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,17 @@ def _load_plugins() -> None:
 
 def _add_lite(variant: LiteVariant, parameters: int, summary: str) -> None:
     def build(pretrained: bool) -> Backbone:
+        from labelgap.models.efficientnet_lite import EfficientNetLite
+
         return EfficientNetLite(variant, pretrained=pretrained)
 
-    facts = parameters, EfficientNetLite.NUM_FEATURES, variant.input_spec
-    factory = BackboneFactory(build, variant.weights, facts, translate=translate_state_dict)
+    def translate(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+        from labelgap.models.efficientnet_lite import translate_state_dict
+
+        return translate_state_dict(tensors, path)
+
+    facts = parameters, 1280, variant.input_spec
+    factory = BackboneFactory(build, variant.weights, facts, translate=translate)
     BACKBONES.add(variant.name, factory, summary=summary)
 
 
@@ -137,14 +148,21 @@ def resnet50_v1() -> nn.Module:
     The weights that He et al. published, and Caffe's and Keras's copies of them, need it; those of torchvision and timm
     were trained with the stride in the second convolution (v1.5, the backbone `resnet50`) and have the same names.
     """
+    from labelgap.models.timm import import_timm
+
     network: Any = import_timm().create_model("resnet50", num_classes=0, global_pool="")
     for stage in (network.layer2, network.layer3, network.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    return cast(nn.Module, network)
+    return cast("nn.Module", network)
 
 
 def _add_cnn(name: Literal["small-cnn", "tiny-cnn"], facts: tuple[int, int, InputSpec], summary: str) -> None:
-    BACKBONES.add(name, BackboneFactory(lambda pretrained: SmallCNN(name), RANDOM_WEIGHTS, facts), summary=summary)
+    def build(pretrained: bool) -> Backbone:
+        from labelgap.models.small_cnn import SmallCNN
+
+        return SmallCNN(name)
+
+    BACKBONES.add(name, BackboneFactory(build, RANDOM_WEIGHTS, facts), summary=summary)
 
 
 _add_lite(LITE0, 3_371_008, "photos; the fastest; ImageNet weights that need no download")
@@ -182,6 +200,10 @@ def create_backbone(
         >>> create_backbone("small-cnn", size=96).input_spec.size
         96
     """
+    from labelgap.models.open_clip import OpenClipBackbone, load_clip
+    from labelgap.models.timm import TimmBackbone
+    from labelgap.models.weight_files import read_weight_file
+
     if size is not None and size < 1:
         raise InputError(f"images cannot have {size} pixels a side.")
     pretrained = pretrained and weights != NO_WEIGHTS
@@ -207,11 +229,18 @@ def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) 
         network: a ``Backbone``, or a module that gives vectors or feature maps (see ``ModuleBackbone``).
         weights: where its weights come from, for the model card; a ``Backbone`` states it itself.
     """
+    from torch import nn
+
+    from labelgap.models.backbone import Backbone, ModuleBackbone
+    from labelgap.models.open_clip import OpenClipBackbone
+    from labelgap.models.timm import TimmBackbone
+
     if not isinstance(network, nn.Module):
         raise InputError(f"a backbone is a name or an nn.Module, not {type(network).__name__}.")
     if isinstance(network, Backbone):
         backbone: Backbone = network
-        if not isinstance(network, _NAMED) and backbone.name not in BACKBONES:
+        remade = isinstance(network, ModuleBackbone | OpenClipBackbone | TimmBackbone)  # by the name it knows
+        if not remade and backbone.name not in BACKBONES:
             backbone.name = class_path(type(network))
     else:
         backbone = ModuleBackbone(network, weights=weights)
@@ -221,6 +250,9 @@ def as_backbone(network: nn.Module, *, weights: WeightsInfo = UNSTATED_WEIGHTS) 
 
 def check_backbone(name: str) -> None:
     """Raise ``UnknownNameError`` if there is no backbone of that name; nothing is built, but timm may be imported."""
+    from labelgap.models.open_clip import parse_name
+    from labelgap.models.timm import pretrained_config
+
     if name.startswith(OPEN_CLIP_PREFIX):
         parse_name(name)
     elif (model := _timm_model(name)) is not None:
@@ -229,6 +261,9 @@ def check_backbone(name: str) -> None:
 
 def is_pretrained(name: str, weights: str | os.PathLike[str] | None = None) -> bool:
     """Return whether ``create_backbone(name, weights=weights)`` starts from trained weights, or may do so."""
+    from labelgap.models.open_clip import parse_name
+    from labelgap.models.timm import pretrained_config, weights_info
+
     if weights is not None:
         check_backbone(name)
         return weights != NO_WEIGHTS
@@ -262,15 +297,21 @@ def list_backbones() -> list[BackboneInfo]:
 def backbone_info(name: str) -> BackboneInfo:
     """Return what is known of one backbone, also of any model of timm; no weights are loaded."""
     if name.startswith(OPEN_CLIP_PREFIX):
+        from labelgap.models.open_clip import parse_name
+
         clip = parse_name(name)
         summary, weights, facts = f"open_clip's {clip.model}, the image tower", clip.weights, None
     elif name.startswith(TIMM_PREFIX):
+        from labelgap.models.timm import pretrained_config, weights_info
+
         config = pretrained_config(name.removeprefix(TIMM_PREFIX))
         summary, weights, facts = config.description or f"timm's {config.architecture}", weights_info(config), None
     else:
         entry = find_backbone(name)
         summary, weights, facts = entry.summary, entry.value.weights, entry.value.facts
     if facts is None:
+        from labelgap.models.backbone import count_parameters
+
         backbone = outline_backbone(name)
         facts = count_parameters(backbone), backbone.num_features, backbone.input_spec
     return BackboneInfo(name, summary, *facts, weights.source, weights.license)
@@ -278,6 +319,8 @@ def backbone_info(name: str) -> BackboneInfo:
 
 def outline_backbone(name: str, size: int | None = None) -> Backbone:
     """Return a backbone for its names and shapes: a library's, which may be very large, takes no memory."""
+    import torch
+
     with torch.random.fork_rng(devices=[]), torch.device("meta" if names_address(name) else "cpu"):
         return create_backbone(name, pretrained=False, size=size)
 
@@ -287,12 +330,18 @@ def _timm_model(name: str) -> str | None:
     if name.startswith(TIMM_PREFIX):
         return name.removeprefix(TIMM_PREFIX)
     if is_class_path(name):
+        from torch import nn
+
         find_class(name, nn.Module)
         return None
     return find_backbone(name).value.timm_model
 
 
 def _build(name: str, pretrained: bool) -> Backbone:
+    from torch import nn
+
+    from labelgap.models.backbone import Backbone, ModuleBackbone
+
     if is_class_path(name):
         cls = find_class(name, nn.Module)
         try:
@@ -311,6 +360,11 @@ def _build(name: str, pretrained: bool) -> Backbone:
 
 
 def _build_from_file(name: str, file: WeightFile) -> Backbone:
+    import torch
+
+    from labelgap.models.backbone import ModuleBackbone
+    from labelgap.models.weight_files import load_tensors, match_tensors
+
     with torch.random.fork_rng(devices=[]):  # weights that the file replaces draw no random numbers
         backbone = _build(name, pretrained=False)
     translate = None if is_class_path(name) else find_backbone(name).value.translate

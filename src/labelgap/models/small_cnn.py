@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labelgap.models.backbone import Backbone, InputSpec
+from labelgap.models.backbone import Backbone
+from labelgap.models.info import SMALL_CNN_INPUT
 
-SMALL_CNN_INPUT: Final = InputSpec(size=64, mean=(0.5,), std=(0.16,), channels=1)
 _GROUPS: Final = 8
 _SHARPNESS: Final = 2.0
 _LAYERS: Final = {"small-cnn": ((32, 2), (48, 1), (64, 2), (128, 1)), "tiny-cnn": ((32, 2), (64, 2), (96, 1))}

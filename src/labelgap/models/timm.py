@@ -18,7 +18,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-import re
 import sys
 from pathlib import Path
 from typing import Any, Final, cast, final
@@ -29,25 +28,10 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.torchvision import declared_operators
-from labelgap.models.backbone import (
-    FORWARD_ERRORS,
-    RANDOM_WEIGHTS,
-    Backbone,
-    InputSpec,
-    WeightsInfo,
-    dry_forward,
-    timm_input,
-)
+from labelgap.models.backbone import FORWARD_ERRORS, Backbone, dry_forward, timm_input
+from labelgap.models.info import RANDOM_WEIGHTS, TIMM_PREFIX, InputSpec, WeightsInfo
 from labelgap.models.pretrained import pretrained_file
 from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors, read_weight_file
-
-TIMM_PREFIX: Final = "timm:"
-RECOMMENDED_MODELS: Final = {
-    "vit_small_patch14_reg4_dinov2.lvd142m": "DINOv2, trained without labels; faster with --size 224",
-    "vit_base_patch16_siglip_256.v2_webli": "SigLIP 2, trained on images with their captions",
-    "convnext_tiny.fb_in22k": "ConvNeXt, trained on ImageNet-22k",
-}
-"""Models for users who can download weights: trained on more than ImageNet-1k. labelgap has not measured them."""
 
 _LICENSES: Final = {
     "apache-2.0": "Apache-2.0",
@@ -56,7 +40,6 @@ _LICENSES: Final = {
     "cc-by-nc-4.0": "CC-BY-NC-4.0, not for commercial use",
     "mit": "MIT",
 }
-_REGISTRATION: Final = re.compile(r"^@register_model\b", re.MULTILINE)
 _FILTERS: Final = (
     *("checkpoint_filter_fn", "checkpoint_filter_fn_classifier", "_filter_fn", "_filter_torchvision_pretrained"),
 )
@@ -80,14 +63,6 @@ def import_timm() -> Any:
             "Install both again from one index, so that their versions match and both are built for the CPU or for the "
             "same CUDA: pip uninstall torch torchvision, then pip install torch torchvision."
         ) from error
-
-
-def count_timm_models() -> int | None:
-    """Return how many models timm has, None if it is not installed; counted in its files, without importing it."""
-    spec = importlib.util.find_spec("timm")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    files = [file for folder in folders for file in (Path(folder) / "models").glob("*.py")]
-    return sum(len(_REGISTRATION.findall(file.read_text(encoding="utf-8"))) for file in files) or None
 
 
 def pretrained_config(model: str) -> Any:

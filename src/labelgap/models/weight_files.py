@@ -28,10 +28,7 @@ from torch import Tensor, nn
 from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.stored import READ_ERRORS
 from labelgap.core.text import pluralize, truncate_text
-from labelgap.models.backbone import WeightsInfo
-
-NO_WEIGHTS: Final = "none"
-"""Instead of the path of a file: a random start."""
+from labelgap.models.info import WeightsInfo
 
 _WRAPPERS: Final = (
     *("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model_state"),

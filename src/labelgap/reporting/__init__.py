@@ -1,48 +1,59 @@
 """Reports: the HTML page of a run, a study or a comparison, its figures and tables, and the model card of a run."""
 
-from labelgap.inference.localization import PointingGame, pointing_game
-from labelgap.reporting.descriptions import methods_markdown
-from labelgap.reporting.gradients import (
-    BatchContext,
-    GradientRegimes,
-    example_context,
-    gradient_comparison_figure,
-    gradient_figure,
-    gradient_regimes,
-)
-from labelgap.reporting.pages.comparison import comparison_table
-from labelgap.reporting.pages.datasets import critical_difference_figure, dataset_method_table, dataset_table
-from labelgap.reporting.pages.reproduction import paper_table, reproduction_table
-from labelgap.reporting.pages.shares import LabelBudget, label_budget, label_budget_figure, share_table
-from labelgap.reporting.pages.study import study_table
-from labelgap.reporting.report import write_report
-from labelgap.reporting.sections.calibration import calibration_figure
-from labelgap.reporting.sections.classes import ClassTable, class_table
-from labelgap.reporting.sections.curves import EpochScores, epoch_scores, epoch_scores_figure
-from labelgap.reporting.sections.label_changes import LabelChanges, label_change_figure, label_changes
-from labelgap.reporting.sections.label_scores import (
-    LabelScores,
-    absolute_logit_panels,
-    label_scores,
-    positive_loss_figure,
-    probability_panels,
-)
-from labelgap.reporting.sections.localization import (
-    ActivationExample,
-    activation_examples,
-    activation_figure,
-    pointing_figure,
-)
-from labelgap.reporting.sections.memorization import label_losses
-from labelgap.reporting.sections.modified_labels import modified_labels_from_run
-from labelgap.reporting.sections.parameter_effects import ParameterEffect, parameter_effect_figure, parameter_effects
-from labelgap.reporting.sections.separability import (
-    ClassSeparability,
-    class_separability,
-    score_density_figure,
-    separability_from_trace,
-    unknown_positive_bars,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from labelgap.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from labelgap.inference.localization import PointingGame, pointing_game
+    from labelgap.reporting.descriptions import methods_markdown
+    from labelgap.reporting.gradients import (
+        BatchContext,
+        GradientRegimes,
+        example_context,
+        gradient_comparison_figure,
+        gradient_figure,
+        gradient_regimes,
+    )
+    from labelgap.reporting.pages.comparison import comparison_table
+    from labelgap.reporting.pages.datasets import critical_difference_figure, dataset_method_table, dataset_table
+    from labelgap.reporting.pages.reproduction import paper_table, reproduction_table
+    from labelgap.reporting.pages.shares import LabelBudget, label_budget, label_budget_figure, share_table
+    from labelgap.reporting.pages.study import study_table
+    from labelgap.reporting.report import write_report
+    from labelgap.reporting.sections.calibration import calibration_figure
+    from labelgap.reporting.sections.classes import ClassTable, class_table
+    from labelgap.reporting.sections.curves import EpochScores, epoch_scores, epoch_scores_figure
+    from labelgap.reporting.sections.label_changes import LabelChanges, label_change_figure, label_changes
+    from labelgap.reporting.sections.label_scores import (
+        LabelScores,
+        absolute_logit_panels,
+        label_scores,
+        positive_loss_figure,
+        probability_panels,
+    )
+    from labelgap.reporting.sections.localization import (
+        ActivationExample,
+        activation_examples,
+        activation_figure,
+        pointing_figure,
+    )
+    from labelgap.reporting.sections.memorization import label_losses
+    from labelgap.reporting.sections.modified_labels import modified_labels_from_run
+    from labelgap.reporting.sections.parameter_effects import (
+        ParameterEffect,
+        parameter_effect_figure,
+        parameter_effects,
+    )
+    from labelgap.reporting.sections.separability import (
+        ClassSeparability,
+        class_separability,
+        score_density_figure,
+        separability_from_trace,
+        unknown_positive_bars,
+    )
 
 __all__ = [
     "ActivationExample",
@@ -95,3 +106,15 @@ __all__ = [
     "unknown_positive_bars",
     "write_report",
 ]
+
+_PAGES = ("comparison", "datasets", "reproduction", "shares", "study")
+_SECTIONS = (
+    *("calibration", "classes", "curves", "label_changes", "label_scores", "localization", "memorization"),
+    *("modified_labels", "parameter_effects", "separability"),
+)
+__getattr__ = lazy_names(
+    __name__,
+    *("descriptions", "gradients", "report"),
+    *(f"pages.{name}" for name in _PAGES),
+    *(f"sections.{name}" for name in _SECTIONS),
+)

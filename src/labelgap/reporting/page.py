@@ -21,7 +21,6 @@ import matplotlib
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
-from matplotlib.backends import backend_pdf
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 
@@ -223,6 +222,8 @@ def _save_png(figure: Figure, path: Path) -> None:
 
 def _save_pdf(figure: Figure, path: Path) -> None:
     """Write a page of the smaller size, with a matrix that scales everything on it: ``savefig`` has no such option."""
+    from matplotlib.backends import backend_pdf
+
     pdf: Any = backend_pdf  # it has no types
     width, height = figure.get_size_inches()
     figure.dpi = 72  # of PDF coordinates

@@ -7,17 +7,22 @@ a table with them.
 
 from __future__ import annotations
 
-from labelgap.review.estimates import ReviewEstimate, SampleEstimate
-from labelgap.review.folder import (
-    ReviewFolder,
-    check_review,
-    create_random_review,
-    default_split,
-    is_review_folder,
-    open_review_folder,
-)
-from labelgap.review.session import Review
-from labelgap.review.store import decisions
+from typing import TYPE_CHECKING
+
+from labelgap.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from labelgap.review.estimates import ReviewEstimate, SampleEstimate
+    from labelgap.review.folder import (
+        ReviewFolder,
+        check_review,
+        create_random_review,
+        default_split,
+        is_review_folder,
+        open_review_folder,
+    )
+    from labelgap.review.session import Review
+    from labelgap.review.store import decisions
 
 __all__ = [
     "Review",
@@ -31,3 +36,5 @@ __all__ = [
     "is_review_folder",
     "open_review_folder",
 ]
+
+__getattr__ = lazy_names(__name__, "estimates", "folder", "session", "store")

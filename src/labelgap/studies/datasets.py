@@ -24,7 +24,6 @@ from typing import Annotated, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_stem
@@ -71,6 +70,8 @@ class Ranking:
 
 def rank_methods(values: Mapping[str, Sequence[float]]) -> Ranking:
     """Rank methods by a number for each data set, the higher the better."""
+    from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
     table = np.array(list(values.values()), dtype=np.float64).reshape(len(values), -1)
     methods, datasets = table.shape
     average = rankdata(-table, axis=0).mean(axis=1) if datasets else np.zeros(methods)

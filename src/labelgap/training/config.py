@@ -15,7 +15,7 @@ from labelgap.core.stored import read_json, validation_problem
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.models import InputSpec
-from labelgap.models.inference import Precision
+from labelgap.models.info import Precision
 from labelgap.training.settings import KEYWORDS, SETTINGS, Text, TrainingSettings
 
 FORMAT: Final = 1

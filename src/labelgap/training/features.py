@@ -38,7 +38,8 @@ from labelgap.data.decoding import check_file
 from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.images import FileImages, ImageSource, StoredImages
 from labelgap.models import Backbone
-from labelgap.models.inference import Precision, inference_backbone, inference_precision
+from labelgap.models.inference import inference_backbone, inference_precision
+from labelgap.models.info import Precision
 from labelgap.training.loop.inputs import ImageInputs, bounded_batch
 from labelgap.training.loop.processes import fail_together, gather_objects, gather_own_rows, own_rows
 from labelgap.training.progress import Reporter

@@ -26,8 +26,8 @@ from labelgap.losses import Loss, describe_method, loss, loss_options, methods, 
 from labelgap.models import Backbone, HeadName, check_backbone, has_average_pool, has_batch_norm, is_pretrained
 from labelgap.models.batch_norm import check_batch_norm
 from labelgap.models.inference import inference_precision
-from labelgap.models.open_clip import OPEN_CLIP_PREFIX
-from labelgap.models.weight_files import NO_WEIGHTS, check_weight_file
+from labelgap.models.info import NO_WEIGHTS, OPEN_CLIP_PREFIX
+from labelgap.models.weight_files import check_weight_file
 from labelgap.training.auto import SearchSpace, auto_methods, choose_method, head_settings, is_searched, resolve_folds
 from labelgap.training.config import RunConfig
 from labelgap.training.keywords import TrainingKeywords

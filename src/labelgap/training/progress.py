@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -9,7 +10,6 @@ from typing import Any, Final
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from labelgap.core.distributed import is_main_process
 from labelgap.core.terminal import make_console
 from labelgap.core.text import format_duration
 
@@ -30,7 +30,7 @@ class Reporter:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet or not is_main_process()
+        self.quiet = quiet or not _is_main_process()
         self.console = make_console(stderr=True, quiet=self.quiet, soft_wrap=True)
         self._move: _Move | None = None
         self.done = 0
@@ -148,3 +148,12 @@ class Reporter:
             self.console.print("  ".join(parts))
 
         yield move
+
+
+def _is_main_process() -> bool:
+    """Return whether this process is the one that prints; without PyTorch there is no other."""
+    if "torch" not in sys.modules:
+        return True
+    from labelgap.core.distributed import is_main_process
+
+    return is_main_process()

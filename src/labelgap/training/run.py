@@ -32,8 +32,8 @@ from labelgap.metrics import Thresholds
 from labelgap.metrics.label_model import PlattCalibration, read_calibration
 from labelgap.models import Backbone, Classifier, as_backbone
 from labelgap.models.inference import inference_network
+from labelgap.models.info import NO_WEIGHTS
 from labelgap.models.registry import names_address
-from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers

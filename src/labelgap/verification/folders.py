@@ -39,7 +39,7 @@ from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.parts import DESCRIPTION, PartFolder, check_parts
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
-from labelgap.models.weight_files import NO_WEIGHTS
+from labelgap.models.info import NO_WEIGHTS
 from labelgap.reporting.method_table import FOLDER
 from labelgap.reporting.model_card import MODEL_CARD_FILE
 from labelgap.reporting.page import REPORT_FILE

@@ -20,7 +20,7 @@ from labelgap.core.errors import InputError, ProblemsError, RunError
 from labelgap.data.images import FileImages
 from labelgap.labels import LabelTable
 from labelgap.models import EfficientNetLite
-from labelgap.models.efficientnet_lite import LITE0
+from labelgap.models.info import LITE0
 from labelgap.training.config import RunConfig
 from labelgap.training.loop.inputs import ImageInputs, start_ahead
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler

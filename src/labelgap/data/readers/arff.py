@@ -21,7 +21,6 @@ from typing import Final, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from labelgap.core.errors import InputError, RunError, UnknownNameError, describe_missing_path
 from labelgap.core.findings import Caution, Finding, Note
@@ -113,6 +112,8 @@ class ArffFile:
 
     def dense(self, columns: Sequence[int]) -> NDArray[np.float32]:
         """Return the cells of some columns, ``(rows, columns)``."""
+        from scipy.sparse import csr_array
+
         content = np.asarray(self.cells), np.asarray(self.columns), np.append(0, np.asarray(self.ends, dtype=np.int64))
         table = csr_array(content, shape=(len(self.lines), len(self.attributes)))
         return np.asarray(table[:, list(columns)].toarray(), dtype=np.float32)

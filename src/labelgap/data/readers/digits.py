@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
@@ -24,6 +23,9 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.findings import format_sizes
 from labelgap.data.images import ArrayImages
 from labelgap.labels import LabelTable
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _CANVAS: Final = 96
 _TEXTURE: Final = 6
@@ -157,6 +159,8 @@ def ink_box(ink: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_
 @lru_cache(maxsize=256)
 def _enlarging(size: int, turn: int) -> tuple[csr_array, int]:
     """Return the matrix ``(P·P, 64)`` from cells to pixels, and ``P``."""
+    from scipy.sparse import csr_array
+
     side = (size * 13 // 10 + 2) // 2 * 2
     tangent = turn / 48
     cosine = (1 - tangent * tangent) / (1 + tangent * tangent)

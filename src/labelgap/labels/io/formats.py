@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import io
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -75,8 +76,16 @@ def read_csv(
 def _parse(file: RawTable, options: TableOptions, check_image: CheckImage) -> TableFile:
     problems, padded = ProblemList(file.path, file.unit), list[int]()
     findings = file.dialect.findings if file.dialect else ()
-    with closing(file.rows(problems, padded)) as rows:
-        found = parse_rows(rows, options, problems, check_image=check_image, classes=file.classes, findings=findings)
+    collected = gc.isenabled()
+    gc.disable()  # rows make no cycles, and the collector would look at millions of them again and again
+    try:
+        with closing(file.rows(problems, padded)) as rows:
+            found = parse_rows(
+                rows, options, problems, check_image=check_image, classes=file.classes, findings=findings
+            )
+    finally:
+        if collected:
+            gc.enable()
     return replace(found, findings=(*found.findings, *(BlanksLeftOut(len(padded), line) for line in padded[:1])))
 
 

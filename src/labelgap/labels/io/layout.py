@@ -119,7 +119,9 @@ class TagLists:
         found: set[str] = set()
         for cell in self._texts:
             self.bracketed |= _parse_bracketed(cell) is not None
-            found.update(mark for mark in _DETECTED if sum(map(bool, map(str.strip, cell.split(mark)))) > 1)
+            for mark in _DETECTED:
+                if mark not in found and mark in cell and sum(map(bool, map(str.strip, cell.split(mark)))) > 1:
+                    found.add(mark)
         self.separator = next((mark for mark in _DETECTED if mark in found), ";")
         self.detected = bool(found)
 

@@ -1,28 +1,38 @@
 """Losses by name, the papers they come from, and the settings that the papers found best for each data set.
 
-To add a loss here: a file in ``labelgap/losses`` with ``@method(…)`` over its class, and its test. A package of your
-own calls ``labelgap.register_method``, or names its classes in the entry point group "labelgap.methods": then the
-commands know them too.
+To add a loss here: a file in ``labelgap/losses``, its class in the package and in the table below, and its test. A
+package of your own calls ``labelgap.register_method``, or names its classes in the entry point group
+"labelgap.methods": then the commands know them too.
+
+The table names classes, which are imported when they are used: to list the methods takes no PyTorch.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from labelgap.core.errors import InputError, UnknownNameError
+from labelgap.core.lazy import lazy_names
 from labelgap.core.registry import Registry, load_plugins
 from labelgap.core.trust import find_class, is_class_path
-from labelgap.losses.base.loss import Loss
+
+if TYPE_CHECKING:
+    from labelgap.losses.base.loss import Loss
 
 ENTRY_POINTS = "labelgap.methods"
 """The entry point group in which an installed package names its losses."""
 
-LossClass = TypeVar("LossClass", bound=type[Loss])
+
+_FAMILIES: Final = (
+    *("assume_negative", "asymmetric", "curriculum", "entropy", "hill_splc", "interactive", "large_loss", "ranking"),
+    *("robust", "role", "selective", "two_way"),
+)
+find_loss = lazy_names("labelgap.losses", "base.loss", "base.mixture", "base.state", *_FAMILIES)
+"""Returns a class of the package ``labelgap.losses``, by its name."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +87,16 @@ class Method:
     """A method that can be asked for by name, with a line for ``labelgap methods``."""
 
     name: str
-    loss_class: type[Loss]
+    source: type[Loss] | str  # the class, or what it is called in labelgap.losses
     summary: str
     paper: Paper | None = None  # who proposed it; None for a method of somebody's own
+
+    @property
+    def loss_class(self) -> type[Loss]:
+        """The class of the loss."""
+        if isinstance(self.source, str):
+            return cast("type[Loss]", find_loss(self.source))
+        return self.source
 
     @property
     def reference(self) -> str:
@@ -95,14 +112,98 @@ class Method:
 _METHODS: Registry[Method] = Registry("method", hint="`labelgap methods` lists all {count}.")
 
 
-def method(name: str, *, summary: str, paper: Paper) -> Callable[[LossClass], LossClass]:
-    """Register a class of this package; may stand several times over a class that papers know by several names."""
-
-    def decorate(loss_class: LossClass) -> LossClass:
-        register_method(name, loss_class, summary=summary, paper=paper)
-        return loss_class
-
-    return decorate
+_BUILT_IN: Final = (
+    ("iu", "IgnoreUnknown", COLE_2021, "ignore unknown: learn from the known labels alone"),
+    ("bce", "IgnoreUnknown", COLE_2021, "binary cross-entropy: `iu` where nothing is unknown"),
+    ("iun", "IgnoreUnknown", COLE_2021, "ignore unknown; meant for one positive and all negatives observed"),
+    ("an", "AssumeNegative", COLE_2021, "assume negative: every unknown label counts as absent"),
+    ("bce-ls", "SmoothedIgnoreUnknown", COLE_2021, "binary cross-entropy of the known labels with smoothed targets"),
+    ("an-ls", "SmoothedAssumeNegative", COLE_2021, "assume negative with smoothed targets"),
+    ("ls", "SmoothedAssumeNegative", ZHOU_2022, "the same as `an-ls`, under this paper's name"),
+    ("n-ls", "SmoothedUnknown", ZHOU_2022, "assume negative, only assumed negatives smoothed"),
+    (
+        "wan",
+        "WeakAssumeNegative",
+        COLE_2021,
+        "weak assume negative: unknown labels count as absent with a small weight",
+    ),
+    ("dw", "DownWeighting", ZHOU_2022, "down-weighting: assumed negatives count little"),
+    ("l1r", "L1Penalty", ZHOU_2022, "assume negative with an L1 penalty on the weights"),
+    ("l2r", "L2Penalty", ZHOU_2022, "assume negative with an L2 penalty on the weights"),
+    ("focal", "FocalLoss", LIN_2017, "focal loss: easy entries count little; unknown counts as absent"),
+    ("asl", "AsymmetricLoss", RIDNIK_2021, "asymmetric loss: easy negatives count little; unknown counts as absent"),
+    (
+        "curriculum",
+        "CurriculumLabeling",
+        DURAND_2019,
+        "known labels alone, and rounds in which the surest others are added",
+    ),
+    ("em", "EntropyMaximization", ZHOU_2022, "entropy maximization: stay undecided where the label is unknown"),
+    ("entmin", "EntropyMinimization", ZHOU_2022, "entropy minimization: be decided where the label is unknown"),
+    ("em-apl", "AsymmetricPseudoLabeling", ZHOU_2022, "`em`, and unlikely labels become soft negatives round by round"),
+    ("hill", "HillLoss", ZHANG_2021, "hill loss: the gradient of a negative that looks positive decreases"),
+    ("splc", "SelfPacedCorrection", ZHANG_2021, "self-paced correction: likely unknown labels count as present"),
+    ("imcl", "InteractiveLearning", HUYNH_2020, "known labels, and similar images should have similar labels"),
+    ("ll-r", "LargeLossRejection", KIM_2022, "large loss, rejection: assumed negatives with a large loss are left out"),
+    ("ll-ct", "LargeLossCorrection", KIM_2022, "large loss, temporary correction: they count as present for this step"),
+    (
+        "ll-r-abs",
+        "AbsoluteLargeLossRejection",
+        KIM_2022,
+        "`ll-r` with a threshold on the loss that falls with the epochs",
+    ),
+    (
+        "ll-ct-abs",
+        "AbsoluteLargeLossCorrection",
+        KIM_2022,
+        "`ll-ct` with a threshold on the loss that falls with the epochs",
+    ),
+    (
+        "ll-cp",
+        "LargeLossPermanentCorrection",
+        KIM_2022,
+        "large loss, permanent correction: they count as present from then on",
+    ),
+    (
+        "ll-cp-abs",
+        "AbsoluteLargeLossPermanentCorrection",
+        KIM_2022,
+        "`ll-cp` with a threshold on the loss that falls with the epochs",
+    ),
+    ("two-way", "TwoWayLoss", KOBAYASHI_2023, "two-way loss: contrast within images and within classes"),
+    ("two-way-sample", "TwoWaySampleLoss", KOBAYASHI_2023, "the half of two-way that contrasts within images"),
+    ("two-way-class", "TwoWayClassLoss", KOBAYASHI_2023, "the half of two-way that contrasts within classes"),
+    (
+        "softmax",
+        "SoftmaxCrossEntropy",
+        KOBAYASHI_2023,
+        "softmax cross-entropy, spread evenly over the positives of an image",
+    ),
+    ("pr", "PairwiseRanking", COLE_2021, "pairwise ranking of positives above everything else, on probabilities"),
+    ("warp", "WarpLoss", WESTON_2011, "WARP: every positive above every negative, weighted by its rank"),
+    ("rml", "RobustRankingLoss", KOBAYASHI_2023, "robust multi-label ranking with a ramp instead of a hinge"),
+    ("gr", "GeneralizedRobustLoss", CHEN_2024, "generalized robust: an unknown label is a soft mixture of both states"),
+    (
+        "epr",
+        "ExpectedPositiveRegularization",
+        COLE_2021,
+        "expected positive regularization: known labels, and how many positives to expect",
+    ),
+    (
+        "role",
+        "OnlineLabelEstimation",
+        COLE_2021,
+        "online label estimation: the missing labels are learned along with the classifier",
+    ),
+    (
+        "csl",
+        "ClassAwareSelectiveLoss",
+        BEN_BARUCH_2022,
+        "class-aware selective: unknown counts as absent, the doubtful left out",
+    ),
+)
+for _name, _class, _paper, _summary in _BUILT_IN:
+    _METHODS.add(_name, Method(_name, _class, _summary, _paper), summary=_summary)
 
 
 def register_method(name: str, loss_class: type[Loss], *, summary: str = "", paper: Paper | None = None) -> None:
@@ -111,6 +212,8 @@ def register_method(name: str, loss_class: type[Loss], *, summary: str = "", pap
     The parameters of its ``__init__`` are the method's options. ``summary`` is a line for ``labelgap methods``: the
     first one of the class's docstring when not given.
     """
+    from labelgap.losses.base.loss import Loss
+
     if not (isinstance(loss_class, type) and issubclass(loss_class, Loss)):
         raise InputError(f"the method '{name}' needs a subclass of labelgap.Loss, not {loss_class!r}.")
     if name in _METHODS:
@@ -135,6 +238,8 @@ def methods() -> list[str]:
 def describe_method(name: str) -> Method:
     """Return the class, the summary and the paper of a method; ``package.module:Class`` is a class of your own."""
     if is_class_path(name):
+        from labelgap.losses.base.loss import Loss
+
         loss_class = find_class(name, Loss)
         return Method(name, loss_class, _first_line(loss_class))
     return _registry().get(name).value

@@ -26,8 +26,8 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.losses.base.registry import published_options
 from labelgap.models import create_backbone
+from labelgap.models.info import NO_WEIGHTS
 from labelgap.models.pretrained import UnavailableWeightsError
-from labelgap.models.weight_files import NO_WEIGHTS
 from labelgap.studies.compare.heads import damaged_heads
 from labelgap.studies.compare.results import SeedResult
 from labelgap.studies.compare.runner import compare, estimate_comparison
