@@ -115,7 +115,7 @@ def next_labels(
     if order == "random images":
         chosen = rng.permutation(images)[: count // classes]
     else:
-        from modAL import multilabel
+        from modAL import multilabel  # type: ignore[import-not-found]
 
         strategy: Callable[..., Any] = getattr(multilabel, order)
         chosen = images[np.ravel(strategy(heads, data.train.features[images], n_instances=count // classes)[0])]
@@ -123,12 +123,13 @@ def next_labels(
 
 
 def prior_scores(heads: Heads, at: NDArray[np.int64]) -> NDArray[np.float32]:
-    return expit(heads.prior)[at % len(heads.prior)].astype(np.float32)
+    """Return what is known of labels before any is decided: how common their class is in the first images."""
+    return np.asarray(expit(heads.prior)[at % len(heads.prior)], dtype=np.float32)
 
 
 def simulate(order: str, data: Data, seed: int) -> Curve:
     """Decide labels in an order, and measure after every step."""
-    rng, known, curve = np.random.default_rng(seed), np.zeros(data.truth.shape, dtype=bool), Curve([], [], [])
+    rng, known, curve = np.random.default_rng(seed), data.truth > 1, Curve([], [], [])  # nothing is known
     first = rng.permutation(len(known))[: data.first]
     known[first] = True
     prior = logit((np.sum(data.truth[first] == 1, axis=0) + 0.5) / (data.first + 1))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from labelgap.models import Classifier, EfficientNetLite, SmallCNN, inference
 from labelgap.models.inference import FoldedEfficientNet, inference_backbone, inference_network, inference_precision
-from labelgap.models.info import LITE0
+from labelgap.models.info import LITE0, Precision
 
 CPU = torch.device("cpu")
 
@@ -41,7 +41,7 @@ def test_folded_batch_norms_give_the_same_feature_maps(backbone: EfficientNetLit
 
 @torch.no_grad()
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_16_bits_change_little(backbone: EfficientNetLite, images: Tensor, precision: inference.Precision) -> None:
+def test_16_bits_change_little(backbone: EfficientNetLite, images: Tensor, precision: Precision) -> None:
     expected = backbone.features(images[:1, :, :33, :33])
     found = FoldedEfficientNet(backbone, precision).features(images[:1, :, :33, :33])
     assert found.dtype == torch.float32
@@ -116,7 +116,7 @@ def test_the_precision_is_the_cpus(
 
 
 def test_features_have_the_precision_of_their_head_where_the_cpu_computes_with_it(backbone: EfficientNetLite) -> None:
-    wanted: tuple[inference.Precision | None, ...] = (None, "bfloat16", "float16", "float32")
+    wanted: tuple[Precision | None, ...] = (None, "bfloat16", "float16", "float32")
     with patch.object(inference, "cpu_precision", lambda: "bfloat16"):
         fast = [inference_backbone(backbone, CPU, each) for each in wanted]
         names = [inference_precision("efficientnet-lite2", CPU, each) for each in wanted]
