@@ -91,6 +91,7 @@ class Split(_TorchDataset):
             run has a transform of its own.
 
     Example:
+        >>> import torch
         >>> from labelgap.data import load
         >>> train = load("digits", train=6, val=0, test=0).train.with_transform(lambda image: image.float() / 255)
         >>> for images, labels, index in torch.utils.data.DataLoader(train, batch_size=3):

@@ -17,10 +17,18 @@ from torch import Tensor, relu
 from torch.nn.functional import pad
 
 from labelgap.core.distributed import all_sum, world_size
-from labelgap.losses.base.fused import Fused, fused, is_fusible, over_batch, with_heads
+from labelgap.losses.base.fused import Fused, fused, over_batch, with_heads
 from labelgap.losses.base.loss import ElementwiseLoss, MultiHead
 from labelgap.losses.base.mixture import is_plain
-from labelgap.losses.base.terms import Number, check_choice, check_number, per_head, widen, widest_float
+from labelgap.losses.base.terms import (
+    Number,
+    check_choice,
+    check_number,
+    host_array,
+    per_head,
+    widen,
+    widest_float,
+)
 from labelgap.losses.two_way import PairLoss, positives_and_negatives
 
 
@@ -171,7 +179,7 @@ class RankingLoss(PairLoss, ABC):
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Sum over the classes, and average over the images of the global batch."""
         masks = positives_and_negatives(labels, self.unknown)
-        if logits.is_cpu and is_fusible(0.0):
+        if host_array(logits.detach()) is not None:
             logits = with_heads(logits, self.weight, *(number for hinge in self.hinges() for number in hinge))
             total = fused(Fused(self.form, [logits], masks), "sum")
         else:

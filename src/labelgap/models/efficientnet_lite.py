@@ -60,6 +60,7 @@ def scaled_stages(variant: LiteVariant) -> tuple[Stage, ...]:
     first and the last stage stay.
 
     Example:
+        >>> from labelgap.models.info import LITE2
         >>> [(stage.repeats, stage.width) for stage in scaled_stages(LITE2)]
         [(1, 16), (3, 24), (3, 48), (4, 88), (4, 120), (5, 208), (1, 352)]
     """
