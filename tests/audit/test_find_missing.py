@@ -63,6 +63,7 @@ def test_the_file_has_the_columns_and_metadata_that_a_review_reads(run: lg.Run, 
     assert about["format"] == 1 and about["runs"] == [str(run.path)] and about["method"] == "em"
     assert about["data"] == run.config.data and about["folds"] == 5
     assert about["unknown_total"] == int(unknown.sum())
+    assert about["tagged_images"] == int((labels_of(run).labels.to_dense() == lg.PRESENT).any(axis=1).sum())
     assert about["unknown_per_class"] == dict(zip(CLASSES, unknown.tolist(), strict=True))
     estimate = about["estimate"]
     assert audit.estimate == estimate and 0 < estimate["range"][0] < estimate["missing"] < estimate["range"][1]

@@ -168,6 +168,17 @@ def test_the_feed_for_the_classifier_asks_uncertain_ones_of_every_class(review: 
     assert "1 answer for the classifier, 1 found" in client.request("/?aim=classifier").text
 
 
+@pytest.mark.parametrize(("tagged", "aim"), [(None, "missing"), (39, "classifier"), (40, "missing")])
+def test_a_review_of_few_tags_starts_with_the_classifier(
+    review: Review, client: ReviewClient, tagged: int | None, aim: str
+) -> None:
+    review.candidates.metadata |= {"tagged_images": tagged, "images": 100}
+    page = client.request("/").text
+    assert re.findall(r'data-aim="(\w+)"[^>]* aria-current="true"', page) == [aim]
+    assert ("Only 39 % of the images" in page) == (aim == "classifier")
+    assert "Only 39 %" not in client.request("/?aim=missing").text
+
+
 def test_measuring_follows_the_draw_of_every_class(review: Review, client: ReviewClient) -> None:
     columns = review.candidates.columns
     shown = rows(review, client.request("/ask/random?size=2000").text)
