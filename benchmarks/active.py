@@ -153,7 +153,7 @@ def draw(path: Path, curves: dict[str, dict[str, list[Curve]]], whole: dict[str,
     """Draw, for each data set, the mean curve of every order in percent of the mAP with all labels."""
     from labelgap.reporting.style import COLOR_CYCLE, MUTED_COLOR, make_figure
 
-    figure, axes = make_figure(width=4.2 * len(curves), height=3.9, columns=len(curves))
+    figure, axes = make_figure(width=3.3 * len(curves), height=3.2, columns=len(curves))
     for axis, (name, orders) in zip(axes, curves.items(), strict=True):
         own = {
             order: COLOR_CYCLE[number] for number, order in enumerate(order for order in orders if order not in MODAL)
@@ -162,7 +162,7 @@ def draw(path: Path, curves: dict[str, dict[str, list[Curve]]], whole: dict[str,
             grid = np.linspace(max(curve.share[0] for curve in seeds), LAST, 80)
             mean = np.mean([np.interp(grid, curve.share, curve.value) for curve in seeds], axis=0)
             color, _ = own.get(order, (MUTED_COLOR, ""))
-            label = order if order in own else "modAL's six" if order == MODAL[0] else None
+            label = order if order in own else "modAL" if order == MODAL[0] else None
             axis.plot(
                 100 * grid, 100 * mean / whole[name], color=color, linewidth=2 if order in OURS else 1, label=label
             )

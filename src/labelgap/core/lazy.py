@@ -5,18 +5,25 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 
 def lazy_names(package: str, *modules: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that finds the names of its ``__all__`` in modules below it, in turn."""
+    """Return the ``__getattr__`` of a package that finds the names of its ``__all__`` in modules below it, in turn.
+
+    The modules themselves are found as well, and ``dir`` has all names.
+    """
+    own = vars(sys.modules[package])
+    own["__dir__"] = lambda: sorted({*own, *own["__all__"]})
 
     def find(name: str) -> Any:
-        own = vars(sys.modules[package])
         for module in modules if name in own["__all__"] else ():
             found = vars(importlib.import_module(f"{package}.{module}"))
             if name in found:
                 return own.setdefault(name, found[name])
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+            return importlib.import_module(f"{package}.{name}")
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find

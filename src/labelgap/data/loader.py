@@ -104,7 +104,7 @@ class ImageLoader:
                 yield batch
 
     def _batches(self) -> Iterator[ReadBatch]:
-        if self.workers == 0 and not self.pin_memory:
+        if not len(self.rows) or (self.workers == 0 and not self.pin_memory):
             return map(self.read, range(len(self)))
         batches: DataLoader[int] = DataLoader(
             range(len(self)),  # type: ignore[arg-type]

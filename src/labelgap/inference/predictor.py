@@ -177,7 +177,7 @@ class Predictor:
         """
         if isinstance(images, FeatureVectors):
             parts = torch.split(torch.as_tensor(np.asarray(rows)), self.batch_size)
-            vectors = (torch.from_numpy(images.vectors[part].astype(np.float32)) for part in parts)
+            vectors = (torch.from_numpy(images.vectors[part.numpy()].astype(np.float32)) for part in parts)
             yield from ((batch, *self._compute(batch)) for batch in map(ReadBatch, parts, vectors, repeat({})))
             return
         how: dict[str, Any] = {"channels": self.network.backbone.input_spec.channels, "batch_size": self.batch_size}

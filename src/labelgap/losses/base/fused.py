@@ -121,7 +121,9 @@ class _Fused(torch.autograd.Function):
         if ctx.scale is not None:
             gradient = gradient if ctx.scale == 1.0 else gradient * ctx.scale
             gradient = gradient[..., None, None] if gradient.ndim else gradient
-        several = is_retained() or torch._C._functorch.is_legacy_batchedtensor(gradient)
+        transforms = torch._C._functorch
+        batched = transforms.is_legacy_batchedtensor(gradient) or transforms.is_functorch_wrapped_tensor(gradient)
+        several = is_retained() or batched
         multiply = Tensor.mul if several else Tensor.mul_
         slopes = zip(ctx.saved_tensors, ctx.needs_input_grad[2:], strict=True)
         return None, None, *(multiply(slope, gradient) if needed else None for slope, needed in slopes)
@@ -270,7 +272,7 @@ def fused_mixture(
     if small and expected is None and estimate is None and plain is not None:
         columns = _target_columns(plain)
         if columns is not None:
-            both, present = _weights(columns, logits, labels, modified)
+            both, present = _weights(columns, logits, labels.detach(), modified)
             target = present if isinstance(present, Tensor) else torch.full_like(logits, present, requires_grad=False)
             weight = None if is_plain(both, 1) else torch.as_tensor(both, dtype=logits.dtype, device=logits.device)
             return binary_cross_entropy_with_logits(logits, target, weight, reduction=reduction)
