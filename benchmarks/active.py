@@ -170,7 +170,7 @@ def draw(path: Path, curves: dict[str, dict[str, list[Curve]]], whole: dict[str,
         axis.set_title(name)
         axis.set_xlabel("labels given, % of all")
     axes[0].set_ylabel("test mAP, % of that with all labels", color=MUTED_COLOR)
-    axes[0].legend(frameon=False, fontsize=9, loc="lower right")
+    figure.legend(*axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, loc="outside lower center", ncols=5)
     figure.savefig(path, dpi=110)
 
 
