@@ -112,8 +112,7 @@ def few_tagged(review: Review) -> float | None:
     """Return the share of the images with a known present where it is so small that an aim other than "missing" is
     the better start; None elsewhere.
 
-    With few tags, answers for the classifier teach it more than the most probable labels do, and find as many before
-    long: docs/results/review.md.
+    With few tags, answers for the classifier teach it more than the most probable labels do: docs/results/review.md.
     """
     about = review.candidates.metadata
     share = None if about.get("tagged_images") is None else about["tagged_images"] / max(about["images"], 1)
