@@ -85,6 +85,7 @@ class Row:
     best_of: tuple[str, ...] = ()  # rows of which it is the best, as the paper takes it: by the highest number
     search: Mapping[str, Sequence[float]] = field(default_factory=dict)  # options that the paper searched
     threshold: float = 0.5  # of F1
+    head: str | None = None  # a head that its paper does not have: an extra row
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class Training:
     searched: Mapping[str, Sequence[float]]  # rates of the backbone and options, whose choice the authors stated
     traced: bool  # whether the losses of all training labels are recorded
     train_share: float  # of the training images
+    head: str | None  # None for that of the preset
 
     @property
     def key(self) -> str:
@@ -249,6 +251,7 @@ def _table(
                 searched={"lr": KIM_RATES, **OPTION_GRIDS.get(row.method, {})} if in_paper else {},
                 traced=column.metric.startswith("warmup"),
                 train_share=1.0 if share is None else share,
+                head=row.head,
             )
             cells.append(Cell(row, column, training, published.get((name, row.name, column.name))))
     return PaperTable(name, cells=tuple(cells), data_options=data_options or {}, **about)
