@@ -293,6 +293,8 @@ def test_fewer_images_keep_their_labels_and_share_the_network_of_all(photos: str
     assert np.array_equal(some.to_dense(), every.to_dense()[rows]), "with the same labels"
     reproduce("kim-table2", [photos], cells=["an/end-to-end:voc2012"], **small)
     assert len(trained) == 6, "all images are those of table 2"
+    reproduce("kim-table2", [photos], cells=["an+attention/end-to-end:voc2012"], **small)
+    assert len(trained) == 7 and open_run(Path("runs/reproduce/runs") / trained[-1]).config.head == "attention"
 
 
 def test_the_relative_row_beside_the_absolute_ones_is_the_best_of_three(photos: str, trained: list[str]) -> None:

@@ -60,10 +60,9 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
     base |= {name: settings.epochs for name in ("epochs", "linear_epochs") if name in base and settings.epochs}
     base |= {"size": settings.size or base["size"], "batch_size": settings.batch_size or base["batch_size"]}
     base |= {name: settings.lr for name in ("lr", "backbone_lr") if settings.lr}
-    base |= {"head": training.head} if training.head else {}
     options = {**published_options(training.method, training.data), **(view.options or {}), **training.options}
     same = {name: getattr(training, name) for name in ("method", "preset", "protocol")}
-    request = TrainingRequest(**same, backbone=settings.backbone, weights=settings.weights)
+    request = TrainingRequest(**same, backbone=settings.backbone, weights=settings.weights, head=training.head)
     search: dict[str, Sequence[Any]] = {}
     if settings.grid != "preset":
         rates = {"lr": training.learning_rates, "batch_size": training.batch_sizes}

@@ -85,7 +85,7 @@ class Row:
     best_of: tuple[str, ...] = ()  # rows of which it is the best, as the paper takes it: by the highest number
     search: Mapping[str, Sequence[float]] = field(default_factory=dict)  # options that the paper searched
     threshold: float = 0.5  # of F1
-    head: str | None = None  # a head that its paper does not have: an extra row
+    head: str = "auto"  # one that its paper does not have: an extra row
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Training:
     searched: Mapping[str, Sequence[float]]  # rates of the backbone and options, whose choice the authors stated
     traced: bool  # whether the losses of all training labels are recorded
     train_share: float  # of the training images
-    head: str | None  # None for that of the preset
+    head: str
 
     @property
     def key(self) -> str:
