@@ -244,7 +244,7 @@ def test_counts_in_bins_are_exact(small_blocks: None) -> None:
 
 def test_a_sample_of_images_represents_all(small_blocks: None) -> None:
     table, logits = case(200)
-    sample = sample_scores({"train": table}, [StoredScorer({"train": logits})], max_sampled=250)
+    sample = sample_scores({"train": table}, [StoredScorer({"train": logits})], 0, 250)
     assert sample.unknown.shape == (1, 50, 5) and sample.scale == 4
     present = table.to_dense() == PRESENT
     assert np.array_equal(np.sort(sample.known[0, sample.is_present]), np.sort(logits[present]))

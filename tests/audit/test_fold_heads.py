@@ -19,7 +19,7 @@ from labelgap.training import folds
 from labelgap.training.config import RunConfig
 from labelgap.training.folds import head_config, training_rows
 from labelgap.training.heads import HeadPlan, HeadResult
-from labelgap.training.search import SEARCH_FILE
+from labelgap.training.run_files import SEARCH_FILE
 from labelgap.training.selection import Selection, choose_selection
 
 CPU = torch.device("cpu")

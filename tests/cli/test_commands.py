@@ -81,7 +81,9 @@ def test_arguments_are_told(screen: Screen, snapshot: SnapshotAssertion, capsys:
 @pytest.mark.parametrize("name", methods())
 def test_a_method_is_described_without_markup_with_all_options(name: str, printed: Printed) -> None:
     lines = printed("methods", name).splitlines()
-    assert not any(mark in line for line in lines for mark in ("``", ":math:", ".. math::", "Args:", "Example:", "; final"))
+    assert not any(
+        mark in line for line in lines for mark in ("``", ":math:", ".. math::", "Args:", "Example:", "; final")
+    )
     options = [number for number, line in enumerate(lines) if line.startswith("  --option ")]
     assert options and all(lines[number + 1].startswith("        ") for number in options)
 

@@ -25,8 +25,8 @@ from labelgap.core.errors import RunError
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
-from labelgap.training.checkpoint import BEST, LAST
-from labelgap.training.run_folder import PREDICTIONS_FILE, read_predictions
+from labelgap.training.run_files import BEST, LAST, PREDICTIONS_FILE
+from labelgap.training.run_folder import read_predictions
 
 ENTRIES: tuple[Any, ...] = (None, True, -1, 10**40, 1e308, float("nan"), float("inf"), "x", "\n" * 5000, [], {}, [[{}]])
 

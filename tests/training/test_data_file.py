@@ -19,13 +19,8 @@ from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels import LabelTable
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.loop.linear_trainer import LinearTrainer
-from labelgap.training.run_folder import (
-    DATA_FILE,
-    add_known_digests,
-    find_training_images,
-    read_data_identity,
-    write_data_identity,
-)
+from labelgap.training.run_files import DATA_FILE, read_data_identity
+from labelgap.training.run_folder import add_known_digests, find_training_images, write_data_identity
 
 FIT: dict[str, Any] = {"method": "an", "epochs": 3, "batch_size": 16, "device": "cpu", "quiet": True}
 CLASSES = ("cat", "dog", "owl")

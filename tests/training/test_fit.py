@@ -26,11 +26,11 @@ from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import ElementwiseLoss, LargeLossRejection
 from labelgap.models import BoostLU, Classifier, InputSpec, LinearHead
 from labelgap.training import Run, open_run
-from labelgap.training.checkpoint import LAST
 from labelgap.training.fit import fit
 from labelgap.training.network import IdentityBackbone
 from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.rerun import train_command, train_script
+from labelgap.training.run_files import LAST
 
 SETTINGS: dict[str, Any] = {"epochs": 4, "batch_size": 8, "device": "cpu", "quiet": True}
 

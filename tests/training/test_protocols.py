@@ -21,9 +21,10 @@ from labelgap.models import create_backbone
 from labelgap.training import features
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.features import extract_features
-from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer
+from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
+from labelgap.training.run_files import HANDOFF_FILE
 from labelgap.training.selection import EpochScore, Selection
 
 QUICK: dict[str, Any] = {"device": "cpu", "quiet": True, "trace": "off", "batch_size": 8}

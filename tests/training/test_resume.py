@@ -24,9 +24,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.readers.shards import ShardImages
 from labelgap.training.checkpoint import (
-    BEST,
     FORMAT,
-    LAST,
     PREVIOUS,
     TrainingState,
     completed_epochs,
@@ -38,6 +36,7 @@ from labelgap.training.loop import network_trainer, trainer
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.trainer import Trainer
 from labelgap.training.progress import Reporter
+from labelgap.training.run_files import BEST, LAST
 from labelgap.training.selection import EpochScore, Selection
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -31,7 +31,8 @@ from labelgap.training.config import RunConfig, write_config
 from labelgap.training.history import write_history
 from labelgap.training.loop.processes import barrier, lock_together
 from labelgap.training.progress import Reporter
-from labelgap.training.run_folder import PREDICTIONS_FILE, read_predictions, sweep_run, write_predictions
+from labelgap.training.run_files import PREDICTIONS_FILE
+from labelgap.training.run_folder import read_predictions, sweep_run, write_predictions
 
 STEP = int(os.environ.get("LABELGAP_TEST_STEP", "9"))
 """Operations between two kills; 1 takes a minute and is what docs/reliability.md reports."""

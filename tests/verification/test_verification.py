@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,19 @@ def test_one_flipped_bit_in_any_file_is_found_and_named_and_nothing_is_written(r
         assert name in problems(verify_run(run)), name
         (run / name).write_bytes(content)
     assert verify_run(run).intact
+
+
+IMPORTED = """
+import sys
+from labelgap import verification
+assert verification.verify_run(sys.argv[1]).intact and not verification.foreign_names(sys.argv[1])
+print([name for name in "torch scipy sklearn matplotlib jinja2 fastapi".split() if name in sys.modules])
+"""
+
+
+def test_a_run_and_its_audit_are_verified_without_what_trains_and_draws(trained: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", IMPORTED, trained], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
 
 
 def test_without_digests_each_file_is_still_read_and_no_mutation_is_another_error(run: Path) -> None:

@@ -5,8 +5,17 @@ all classes comparable. The highest-scoring unknown labels become candidates, ra
 ``candidates.parquet``, which the review page reads.
 """
 
-from labelgap.audit.candidates import Audit
-from labelgap.audit.find_missing import find_missing
-from labelgap.audit.parts import find_missing_in_parts
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from labelgap.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from labelgap.audit.candidates import Audit
+    from labelgap.audit.parts import find_missing_in_parts
+    from labelgap.audit.runs import find_missing
 
 __all__ = ["Audit", "find_missing", "find_missing_in_parts"]
+
+__getattr__ = lazy_names(__name__, "candidates", "parts", "runs")

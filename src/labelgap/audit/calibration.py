@@ -44,8 +44,6 @@ from labelgap.metrics.label_model import (
 )
 
 _MAX_UNKNOWN: Final = 500_000
-MAX_SAMPLED_SCORES: Final = 4_000_000
-"""Largest number of scores of unknown labels that are kept, over all scorers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,8 +222,8 @@ def _apply(values: NDArray[Any], line: NDArray[np.float64]) -> NDArray[np.float3
 def sample_scores(
     tables: Mapping[str, LabelTable],
     scorers: Sequence[Scorer],
-    seed: int = 0,
-    max_sampled: int = MAX_SAMPLED_SCORES,
+    seed: int,
+    max_sampled: int,
     advance: Callable[[int], None] = lambda count: None,
 ) -> ScoreSample:
     """Score all images once; keep the scores of known labels, and at most ``max_sampled`` of unknown ones."""

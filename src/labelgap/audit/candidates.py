@@ -1,5 +1,7 @@
 """The candidates of an audit: how they are ranked, and ``candidates.parquet``, which keeps them for the review page.
 
+To read the file takes no PyTorch.
+
 ``review.json`` stands beside it in a folder that is no run, and says what the candidates were taken from. It is signed,
 since it names data.
 """
@@ -12,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, StringConstraints
-from scipy.special import expit
 
-from labelgap.audit.calibration import (
-    MAX_SAMPLED_SCORES,
-    ScoreCalibration,
-    count_unknown,
-    fit_calibration,
-    sample_scores,
-)
-from labelgap.audit.scorers import Scorer, score_blocks
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path, make_folder
 from labelgap.core.manifest import check_files, replacing, write_manifest
@@ -39,9 +32,13 @@ from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.metrics.label_model import MODEL_SPREAD, round_to_sum
-from labelgap.metrics.thresholds import MIN_PRESENT
 
+if TYPE_CHECKING:
+    from labelgap.audit.calibration import ScoreCalibration
+    from labelgap.audit.scorers import Scorer
+
+MAX_SAMPLED_SCORES: Final = 4_000_000
+"""Largest number of scores of unknown labels that are kept for the calibration, over all scorers."""
 WRONG_SHARE: Final = 10
 """At most ``limit`` divided by this many labels that look wrong are kept."""
 
@@ -103,6 +100,8 @@ class MissingEstimate:
 
     def to_json(self, classes: Sequence[str]) -> dict[str, Any]:
         """Return the metadata for ``candidates.parquet``; the integers of all classes sum to the total."""
+        from labelgap.metrics.label_model import round_to_sum
+
         by_class = round_to_sum(self.by_class).tolist()
         return {
             "missing": sum(by_class),
@@ -161,8 +160,13 @@ def rank_candidates(
     A known label *looks wrong* if the label model finds that more probable than not: ``label_model.ErrorModel``. Its
     score is the probability that it is present all the same; the least plausible labels come first.
     """
-    limits = limits or CandidateLimits()
-    classes = len(next(iter(tables.values())).classes)
+    from scipy.special import expit
+
+    from labelgap.audit.calibration import count_unknown, fit_calibration, sample_scores
+    from labelgap.audit.scorers import score_blocks
+    from labelgap.metrics.thresholds import MIN_PRESENT
+
+    limits, classes = limits or CandidateLimits(), len(next(iter(tables.values())).classes)
     reviewed = np.empty(0, dtype=np.int64) if reviewed is None else reviewed
     tagged = tables
     if len(reviewed):
@@ -344,7 +348,7 @@ class _Estimate(BaseModel, extra="ignore", allow_inf_nan=False):
 
     missing: _Count
     range: tuple[_Count, _Count] | None = None
-    spread: tuple[float, float] = MODEL_SPREAD
+    spread: tuple[float, float] | None = None  # of an older audit, which did not measure it
     known: _Count
     missing_per_class: dict[str, int | float]
 

@@ -35,7 +35,7 @@ from labelgap.audit.candidates import (
     write_candidates,
     write_review_file,
 )
-from labelgap.audit.find_missing import describe_audit
+from labelgap.audit.runs import describe_audit
 from labelgap.audit.scorers import AuditContext, HeadScorer, train_run_heads
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder

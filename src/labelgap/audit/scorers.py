@@ -48,7 +48,8 @@ from labelgap.training.loop.processes import barrier, broadcast_array, broadcast
 from labelgap.training.loop.trainer import EpochCallback
 from labelgap.training.progress import Reporter
 from labelgap.training.rerun import fit_arguments
-from labelgap.training.run_folder import add_known_digests, read_data_identity
+from labelgap.training.run_files import read_data_identity
+from labelgap.training.run_folder import add_known_digests
 from labelgap.training.search import stored_logits
 from labelgap.training.selection import Selection, choose_selection
 

@@ -117,7 +117,7 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
 
 def _print(run: lg.Run, result: PredictionSummary) -> None:
     """Print what was predicted, how labels were chosen, and what could not be read."""
-    from labelgap.metrics.thresholds import ThresholdMark
+    from labelgap.metrics.validation import ThresholdMark
 
     marks, calibration = Counter(run.thresholds.marks), run.calibration
     sources = ", ".join(f"{marks[mark]:,} {mark}" for mark in get_args(ThresholdMark) if marks[mark])

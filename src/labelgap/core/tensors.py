@@ -7,15 +7,19 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import safetensors
-import torch
-from torch import Tensor
 
 from labelgap.core.files import atomic_path
-from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, parse_json, size_limit
+from labelgap.core.stored import READ_ERRORS, check_ordinary, damaged, open_ordinary, parse_json, reading, size_limit
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_Part = tuple[str, tuple[int, ...], bytes | memoryview]
+"""The type of a tensor as torch calls it, its shape and its content."""
 _DIGEST: Final = "sha256"
 _METADATA: Final = "labelgap"  # key of the metadata in the file: JSON
 _LETTERS: Final = {"float": "F", "bfloat": "BF", "complex": "C", "int": "I", "uint": "U", "bool": "BOOL"}
@@ -32,7 +36,7 @@ def write_tensors(
     """Write tensors and text atomically, with a digest of both; an existing file becomes ``previous``."""
     content = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     about = dict(metadata or {})
-    about[_DIGEST] = _digest(content, about)
+    about[_DIGEST] = _digest(_parts(content), about)
     with atomic_path(path, previous=previous) as temporary, temporary.open("wb") as file:
         _write(file, content, json.dumps(about, sort_keys=True))
 
@@ -40,9 +44,18 @@ def write_tensors(
 def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a file that ``write_tensors`` wrote, and its metadata."""
     tensors, metadata = _read(path, remedy)
-    if metadata.pop(_DIGEST, None) != _digest(tensors, metadata):
-        raise damaged(path, "its content does not have the digest that it was written with", remedy)
+    _check_digest(path, _parts(tensors), metadata, remedy)
     return tensors, metadata
+
+
+def read_shapes(path: Path, *, remedy: str = "") -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors, which are read as bytes and compared with the digest; takes no PyTorch."""
+    metadata = _read(path, remedy, tensors=False)[1]
+    with reading(path, remedy), open_ordinary(path, size_limit(path)) as file:
+        found = safetensors.deserialize(file.read())  # type: ignore[no-untyped-call]
+        parts = {name: (_torch_name(each["dtype"]), tuple(each["shape"]), each["data"]) for name, each in found}
+    _check_digest(path, parts, metadata, remedy)
+    return {name: shape for name, (_, shape, _) in parts.items()}
 
 
 def read_tensor_metadata(path: Path, *, remedy: str = "") -> dict[str, str]:
@@ -73,14 +86,28 @@ def _type_name(dtype: torch.dtype) -> str:
     return f"{_LETTERS[letters]}{bits}"
 
 
+def _torch_name(name: str) -> str:
+    """Return what torch calls a type of the format: the inverse of ``_type_name``."""
+    letters = name.rstrip("_EM0123456789")
+    bits = name.removeprefix(letters).lower()
+    word = {each: word for word, each in _LETTERS.items()}[letters]
+    return f"torch.{word}{bits}{'fn' if bits == '8_e4m3' else ''}"
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> dict[str, _Part]:
+    return {name: (str(value.dtype), tuple(value.shape), _content(value)) for name, value in tensors.items()}
+
+
 def _content(tensor: Tensor) -> memoryview:
+    import torch
+
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _read(path: Path, remedy: str, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
     check_ordinary(path, limit=size_limit(path), remedy=remedy)
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with safetensors.safe_open(path, framework="pt" if tensors else "np") as file:
             found = parse_json((file.metadata() or {}).get(_METADATA, "{}"))
             values = {name: file.get_tensor(name) for name in (file.keys() if tensors else ())}
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
@@ -90,14 +117,20 @@ def _read(path: Path, remedy: str, *, tensors: bool = True) -> tuple[dict[str, T
         raise damaged(path, error, remedy) from None
 
 
-def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+def _check_digest(path: Path, parts: Mapping[str, _Part], metadata: dict[str, str], remedy: str) -> None:
+    """Compare tensors and metadata with their digest, which is taken out of the metadata."""
+    if metadata.pop(_DIGEST, None) != _digest(parts, metadata):
+        raise damaged(path, "its content does not have the digest that it was written with", remedy)
+
+
+def _digest(parts: Mapping[str, _Part], metadata: Mapping[str, str]) -> str:
     """Return the SHA-256 of names, types, shapes and values, and of the metadata."""
     found = hashlib.sha256()
     for key in sorted(metadata):
         if key != _DIGEST:
             found.update(repr((key, metadata[key])).encode("utf-8", "surrogatepass"))
-    for name in sorted(tensors):
-        value = tensors[name]
-        found.update(repr((name, str(value.dtype), tuple(value.shape))).encode("utf-8", "surrogatepass"))
-        found.update(_content(value))
+    for name in sorted(parts):
+        dtype, shape, content = parts[name]
+        found.update(repr((name, dtype, shape)).encode("utf-8", "surrogatepass"))
+        found.update(content)
     return found.hexdigest()

@@ -8,7 +8,7 @@ changes little when one label is added.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from scipy.special import expit, logit
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.label_model import LabelModel
-from labelgap.metrics.validation import Codes, Floats, Labels, Scores, format_pair, require_probabilities
-
-ThresholdMark: TypeAlias = Literal["measured", "estimated", "borrowed", "default"]
+from labelgap.metrics.validation import Codes, Floats, Labels, Scores, ThresholdMark, format_pair, require_probabilities
 
 DEFAULT_THRESHOLD: Final = 0.5
 MIN_PRESENT: Final = 5  # known presents from which on a class has a threshold of its own

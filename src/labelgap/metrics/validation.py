@@ -27,6 +27,7 @@ MIN_KNOWN_LABELS: Final = 5
 MAX_CHANCE: Final = 0.5
 """Where random scores would reach a higher average precision than this on partial labels, it is no accuracy."""
 
+ThresholdMark: TypeAlias = Literal["measured", "estimated", "borrowed", "default"]
 Scores: TypeAlias = "ArrayLike | Tensor"
 Labels: TypeAlias = "ArrayLike | LabelTable | Tensor"
 Result: TypeAlias = "float | NDArray[np.float64] | tuple[float, int] | tuple[NDArray[np.float64], int]"

@@ -489,7 +489,7 @@ def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | Non
     expected = missing * unknown / np.maximum(audited, 1)
     expected[own:] = ADDED_SCORE * unknown[own:]
     ends = estimate.get("range") if split is None and len(names) == own else None
-    return AuditCounts(unknown, expected, tuple(estimate.get("spread", MODEL_SPREAD)), ends and tuple(ends))
+    return AuditCounts(unknown, expected, tuple(estimate.get("spread") or MODEL_SPREAD), ends and tuple(ends))
 
 
 def estimate_current(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
@@ -22,8 +22,10 @@ from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import read_json, reading
 from labelgap.core.text import quote_formulas
 from labelgap.core.trust import refuse_links
-from labelgap.training import Run, open_run
 from labelgap.training.config import CONFIG_FILE
+
+if TYPE_CHECKING:
+    from labelgap.training import Run
 
 FILE: Final = "study.json"
 FORMAT: Final = 1
@@ -175,6 +177,8 @@ class Study(Document):
 
     def run(self, member: StudyMember) -> Run:
         """Open the run of a member."""
+        from labelgap.training import open_run
+
         return open_run(self.folder(member))
 
     def folder(self, member: StudyMember) -> Path:

@@ -29,10 +29,9 @@ from labelgap.core.tensors import read_tensor_metadata, read_tensors, write_tens
 from labelgap.core.text import truncate_text
 from labelgap.losses.base.terms import widest_float
 from labelgap.training.history import EpochRecord, check_epochs, finite
+from labelgap.training.run_files import BEST, LAST
 
-LAST: Final = "last.pt"
 PREVIOUS: Final = "last.previous.pt"
-BEST: Final = "best.safetensors"
 PREVIOUS_BEST: Final = "best.previous.safetensors"
 FORMAT: Final = 2
 _BEST_LOST: Final = f"{BEST}, which belongs to it, is damaged or missing"

@@ -41,7 +41,7 @@ from labelgap.training.history import write_history
 from labelgap.training.keywords import TrainingKeywords
 from labelgap.training.loggers import check_loggers, log_epochs
 from labelgap.training.loop.inputs import ImageInputs, Inputs, predict_logits
-from labelgap.training.loop.linear_trainer import HANDOFF_FILE, LinearTrainer, head_logits
+from labelgap.training.loop.linear_trainer import LinearTrainer, head_logits
 from labelgap.training.loop.network_trainer import NetworkTrainer
 from labelgap.training.loop.processes import (
     barrier,
@@ -58,8 +58,8 @@ from labelgap.training.network import copy_backbone, initial_network
 from labelgap.training.plan import TrainingPlan, TrainingRequest, plan_training, prepare_data
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
+from labelgap.training.run_files import HANDOFF_FILE, LINEAR_FOLDER
 from labelgap.training.run_folder import (
-    LINEAR_FOLDER,
     check_config,
     check_data,
     check_folder,

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from labelgap.core.files import write_text
 from labelgap.core.stored import MAX_JSON_VALUES, damaged, parse_json, read_bytes, reading, validate
 from labelgap.core.text import pluralize
-from labelgap.metrics.thresholds import ThresholdMark
-from labelgap.metrics.validation import MAX_CHANCE
+from labelgap.metrics.validation import MAX_CHANCE, ThresholdMark
 from labelgap.training.settings import Name, NotNegative, Options, Rate
 
 METRICS_FILE: Final = "metrics.jsonl"

@@ -34,7 +34,7 @@ from labelgap.models import Backbone, Classifier, as_backbone
 from labelgap.models.inference import inference_network
 from labelgap.models.info import NO_WEIGHTS
 from labelgap.models.registry import names_address
-from labelgap.training.checkpoint import BEST, has_backbone, read_weights, set_weights
+from labelgap.training.checkpoint import has_backbone, read_weights, set_weights
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.evaluation import evaluate_in_full, match_classes
@@ -49,16 +49,13 @@ from labelgap.training.history import (
     unseen_splits,
 )
 from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs, bounded_batch, predict_logits
-from labelgap.training.loop.trace import read_trace
-from labelgap.training.loop.trainer import REVISIONS_FILE
 from labelgap.training.network import build_classifier, check_weights, feature_inputs, stored_feature_width
 from labelgap.training.progress import Reporter
 from labelgap.training.rerun import format_value, run_review_commands
+from labelgap.training.run_files import BEST, MAX_FOREIGN_SIZE, REVISIONS_FILE, read_trace
 from labelgap.training.run_folder import check_links, find_training_images, read_predictions
 from labelgap.training.settings import PROTOCOLS
 
-MAX_FOREIGN_SIZE: Final = 1536
-"""Side of the largest images for which a network of somebody else is used unasked: memory grows with its square."""
 _MIN_SCORE: Final = 1e-6
 """Stored scores have a finite logit: one of 0 counts as this."""
 _NO_ACCURACY: Final = "the known labels support no accuracy"

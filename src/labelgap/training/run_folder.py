@@ -24,28 +24,22 @@ from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
-from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataChanges, DataIdentity
+from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages, StoredImages
-from labelgap.training.checkpoint import BEST, LAST, remove_previous
+from labelgap.training.checkpoint import remove_previous
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig
 from labelgap.training.features import content_keys, open_digests
-from labelgap.training.history import METRICS_FILE
-from labelgap.training.loop.linear_trainer import HANDOFF_FILE
-from labelgap.training.loop.trace import TRACE_FILE, remove_trace_parts
-from labelgap.training.loop.trainer import REVISIONS_FILE
+from labelgap.training.loop.trace import remove_trace_parts
 from labelgap.training.progress import Reporter
-from labelgap.training.search import SEARCH_FILE
-
-DATA_FILE: Final = "data.parquet"
-LINEAR_FOLDER: Final = "linear"
-"""The folder of linear-init's first phase, in the folder of the run."""
-PREDICTIONS_FILE: Final = "predictions.parquet"
-_PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
-RUN_FILES: Final = (
-    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, SEARCH_FILE, PREDICTIONS_FILE, TRACE_FILE),
-    *(f"{LINEAR_FOLDER}/{name}" for name in (*_PHASE_FILES, HANDOFF_FILE)),
+from labelgap.training.run_files import (
+    DATA_FILE,
+    HANDOFF_FILE,
+    LINEAR_FOLDER,
+    PREDICTIONS_FILE,
+    RUN_FILES,
+    read_data_identity,
 )
-"""What a training writes, as far as the run has it; the manifest lists these files."""
+
 _TRAINED_FILES: Final = tuple(name for name in RUN_FILES if name not in (CONFIG_FILE, DATA_FILE, INITIAL_WEIGHTS))
 _STRAY_AGE: Final = 60.0
 """Seconds after which a temporary file is not in use any more: reports are written without the lock."""
@@ -53,7 +47,6 @@ MAX_HASHED: Final = 200_000
 """Files of a split that are read for their digests; of more only those whose digests are in the cache are known."""
 _SCORES_AT_ONCE: Final = 1 << 24
 """Scores that are in memory at once, besides the logits: a row group of ``predictions.parquet``."""
-_DATA_REMEDY: Final = "Restore it from a copy. Without the file the run can be used, but does not know its data again."
 _PREDICTIONS_REMEDY: Final = "Restore it from a copy, or write it again with `labelgap predict`."
 
 
@@ -149,15 +142,6 @@ def write_data_identity(
         identity = _add_digests(identity, data, np.ones(len(identity.images), dtype=bool), reporter)
     with atomic_path(folder / DATA_FILE) as temporary:
         pq.write_table(identity.to_table(), temporary)
-
-
-def read_data_identity(folder: Path) -> DataIdentity | None:
-    """Return what a run was trained on; None for a run without the file."""
-    check_files(folder, [DATA_FILE])
-    if not (folder / DATA_FILE).exists():
-        return None
-    table = read_table(folder / DATA_FILE, COLUMNS, optional=DIGEST_COLUMN, remedy=_DATA_REMEDY)
-    return DataIdentity.from_table(table)
 
 
 def find_training_images(

@@ -33,9 +33,9 @@ from labelgap.training.folds import FoldTask, assign_folds, fold_groups, out_of_
 from labelgap.training.history import ComparedSettings, SearchedSettings, finite
 from labelgap.training.plan import TrainingPlan
 from labelgap.training.progress import Reporter
+from labelgap.training.run_files import SEARCH_FILE
 from labelgap.training.selection import Selection, choose_selection
 
-SEARCH_FILE: Final = "search.safetensors"
 MIN_SEARCH_IMAGES: Final = 2000
 """Of more images, so many are enough to compare settings: the best penalty hardly depends on their number."""
 MAX_SEARCH_VALUES: Final = 80_000_000

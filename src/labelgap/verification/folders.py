@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import starmap
 from pathlib import Path
@@ -19,12 +20,12 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from labelgap.audit.candidates import FILE as CANDIDATES
-from labelgap.audit.candidates import REVIEW_FILE, read_candidates, read_metadata
-from labelgap.core.errors import InputError, LabelGapError, RunError, describe_missing_path
+from labelgap.audit.candidates import REVIEW_FILE, read_candidates, read_metadata, read_review_file
+from labelgap.core.errors import LabelGapError, RunError, describe_missing_path
 from labelgap.core.files import is_partial
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.stored import damaged, read_table
-from labelgap.core.tensors import read_tensors
+from labelgap.core.tensors import read_shapes
 from labelgap.core.trust import (
     is_class_path,
     is_named,
@@ -35,36 +36,28 @@ from labelgap.core.trust import (
     sign_file,
 )
 from labelgap.data.addresses import is_url
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.parts import DESCRIPTION, PartFolder, check_parts
 from labelgap.data.readers.recipe import Recipe
 from labelgap.labels import Revisions
 from labelgap.models.info import NO_WEIGHTS
-from labelgap.reporting.method_table import FOLDER
-from labelgap.reporting.model_card import MODEL_CARD_FILE
-from labelgap.reporting.page import REPORT_FILE
+from labelgap.models.registry import BACKBONES
 from labelgap.review.database import FILE as DECISIONS
-from labelgap.review.folder import open_review_folder
 from labelgap.review.store import read_decisions
-from labelgap.studies import open_study
-from labelgap.studies.compare.heads import StoredHead
 from labelgap.studies.compare.results import HEADS_FOLDER, TABLE, TRIALS, Comparison
-from labelgap.studies.datasets import DatasetComparison
-from labelgap.studies.linear_eval import FILES as LINEAR_EVAL
-from labelgap.studies.linear_eval import LinearEvaluation
-from labelgap.studies.reproduce import results as reproduction
-from labelgap.studies.shares import FILES as SHARES
-from labelgap.studies.shares import ShareComparison
-from labelgap.studies.study import Study
-from labelgap.studies.sweep import results as sweep
-from labelgap.training.checkpoint import BEST, has_backbone, read_weights
+from labelgap.studies.study import Study, open_study
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig, read_config
 from labelgap.training.history import METRICS_FILE, read_history
-from labelgap.training.loop.trace import TRACE_FILE, read_trace
-from labelgap.training.loop.trainer import REVISIONS_FILE
-from labelgap.training.network import check_weights, stored_feature_width
-from labelgap.training.run import MAX_FOREIGN_SIZE
-from labelgap.training.run_folder import DATA_FILE, PREDICTIONS_FILE, RUN_FILES, read_data_identity
+from labelgap.training.run_files import (
+    BEST,
+    DATA_FILE,
+    MAX_FOREIGN_SIZE,
+    PREDICTIONS_FILE,
+    REVISIONS_FILE,
+    RUN_FILES,
+    TRACE_FILE,
+    read_data_identity,
+    read_trace,
+)
 
 Kind = Literal[
     "run",
@@ -80,19 +73,26 @@ Kind = Literal[
 ]
 Reader = tuple[str, Callable[[], object]]
 
-_KINDS: Final[dict[Kind, tuple[tuple[str, ...], Callable[[Path], object]]]] = {
-    "comparison": ((Comparison.FILE, TABLE, TRIALS), Comparison.open),
-    "linear evaluation": (LINEAR_EVAL, LinearEvaluation.open),
-    "reproduction": (reproduction.FILES, reproduction.Reproduction.open),
-    "sweep": (sweep.FILES, sweep.Sweep.open),
-    "training shares": (SHARES, ShareComparison.open),
-    "data sets": ((DatasetComparison.FILE,), DatasetComparison.open),
-    "study": ((Study.FILE,), open_study),
-    "run": (RUN_FILES, read_config),
-    "review": ((CANDIDATES,), open_review_folder),
-    "parts": ((DESCRIPTION,), Path),
+_KINDS: Final[dict[Kind, tuple[tuple[str, ...], str]]] = {
+    "comparison": ((Comparison.FILE, TABLE, TRIALS), "studies.compare.results.Comparison"),
+    "linear evaluation": (
+        ("linear_eval.json", "linear_eval.csv", "head.safetensors"),
+        "studies.linear_eval.LinearEvaluation",
+    ),
+    "reproduction": (("reproduce.json", "results.csv"), "studies.reproduce.results.Reproduction"),
+    "sweep": (("sweep.json", "trials.csv"), "studies.sweep.results.Sweep"),
+    "training shares": (("shares.json", "shares.csv"), "studies.shares.ShareComparison"),
+    "data sets": (("datasets.json",), "studies.datasets.DatasetComparison"),
+    "study": ((Study.FILE,), "studies.study.Study"),
+    "run": (RUN_FILES, "training.config.read_config"),
+    "review": ((CANDIDATES,), "audit.candidates.read_review_file"),
+    "parts": ((DESCRIPTION,), ""),
 }
-"""The files that the manifest of a finished folder lists from the beginning, as far as they exist; what opens it."""
+"""The files that the manifest of a finished folder lists from the beginning, as far as they exist; what opens it.
+
+It is imported where there is such a folder: a run, an audit and a study are verified without PyTorch.
+"""
+_TRIALS_DATABASE: Final = "sweep.sqlite"
 _DOCUMENTS: Final = {REVIEW_FILE if kind == "review" else files[0]: kind for kind, (files, _) in _KINDS.items()}
 _SIGNED: Final[dict[Kind, str]] = {"run": CONFIG_FILE, "review": REVIEW_FILE}
 """The documents that name something, by the kind of the folder."""
@@ -175,7 +175,11 @@ def accept_changes(path: str | os.PathLike[str]) -> None:
         raise RunError(f"{folder}: parts are not changed on purpose. Remove them, and run their command again.")
     if _is_unfinished_run(folder, kind):
         raise RunError(f"{folder} is not finished, so it has no {MANIFEST_FILE}. Resume it with --resume.")
-    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, sweep.DATABASE, *_head_files(folder))
+    from labelgap.reporting.method_table import FOLDER
+    from labelgap.reporting.model_card import MODEL_CARD_FILE
+    from labelgap.reporting.page import REPORT_FILE
+
+    added = (REVIEW_FILE, CANDIDATES, REPORT_FILE, MODEL_CARD_FILE, _TRIALS_DATABASE, *_head_files(folder))
     added += tuple(f"{FOLDER}/{path.name}" for path in (folder / FOLDER).glob("*"))
     write_manifest(folder, (*_KINDS[kind][0], *added))
     for member in (member() for _, member in _members(folder, kind)):
@@ -218,7 +222,7 @@ def _results(folder: Path) -> list[tuple[Path, str]]:
 
 def _names(folder: Path, document: str) -> list[str]:
     config = read_config(folder) if document == CONFIG_FILE else None
-    recipe = config.data if config is not None else open_review_folder(folder).recipe
+    recipe = config.data if config is not None else read_review_file(folder).data
     named = [f"the data {each}" for each in (Recipe.checked(recipe).paths if recipe else ())]
     if config is not None:
         named += [f"the class {each}" for each in (config.method, config.backbone) if is_class_path(each)]
@@ -242,7 +246,7 @@ def _kind(folder: Path) -> Kind:
 def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
     """Return the names of the results that a folder has in it, and functions that return their folders."""
     if kind == "sweep":
-        parts = (folder / name for name in (sweep.AUTO_FOLDER, sweep.BEST_FOLDER))
+        parts = (folder / name for name in ("auto", "best"))
         return [(part.name, partial(Path, part)) for part in parts if part.exists()]
     if kind in ("reproduction", "training shares", "data sets"):
         below = "*" if kind == "data sets" else "*/*"
@@ -295,19 +299,31 @@ def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
 
 def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
     """Yield the files that a folder has, and the functions that read them."""
-    yield next(name for name, each in _DOCUMENTS.items() if each == kind), partial(_KINDS[kind][1], folder)
+    yield next(name for name, each in _DOCUMENTS.items() if each == kind), partial(_open, folder, kind)
     if kind == "run":
         yield from _run_readers(folder)
     elif kind == "comparison":
-        yield from ((name, partial(StoredHead.load, folder / name)) for name in _head_files(folder))
-    elif kind == "sweep" and (folder / sweep.DATABASE).exists() and find_spec("optuna"):
-        yield sweep.DATABASE, partial(_check_trials, folder / sweep.DATABASE)
+        yield from ((name, partial(_load_head, folder / name)) for name in _head_files(folder))
+    elif kind == "sweep" and (folder / _TRIALS_DATABASE).exists() and find_spec("optuna"):
+        yield _TRIALS_DATABASE, partial(_check_trials, folder / _TRIALS_DATABASE)
     elif kind == "linear evaluation":
-        yield LINEAR_EVAL[2], partial(read_tensors, folder / LINEAR_EVAL[2])
+        yield _KINDS[kind][0][2], partial(read_shapes, folder / _KINDS[kind][0][2])
     if (folder / CANDIDATES).exists():
         yield CANDIDATES, lambda: (read_metadata(folder / CANDIDATES), read_candidates(folder / CANDIDATES))
     if (folder / DECISIONS).exists():
         yield DECISIONS, partial(read_decisions, folder)
+
+
+def _open(folder: Path, kind: Kind) -> object:
+    module, _, name = _KINDS[kind][1].rpartition(".")
+    opener = getattr(import_module(f"labelgap.{module}"), name)
+    return getattr(opener, "open", opener)(folder)
+
+
+def _load_head(path: Path) -> object:
+    from labelgap.studies.compare.heads import StoredHead
+
+    return StoredHead.load(path)
 
 
 def _check_trials(path: Path) -> None:
@@ -326,7 +342,7 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
     readers: dict[str, Callable[[], object]] = {
         METRICS_FILE: partial(read_history, folder, config.classes),
         BEST: partial(_check_weights, folder, config),
-        INITIAL_WEIGHTS: partial(read_tensors, folder / INITIAL_WEIGHTS),
+        INITIAL_WEIGHTS: partial(read_shapes, folder / INITIAL_WEIGHTS),
         TRACE_FILE: partial(read_trace, folder),
         REVISIONS_FILE: partial(Revisions.from_parquet, folder / REVISIONS_FILE),
         PREDICTIONS_FILE: partial(read_table, folder / PREDICTIONS_FILE, predicted),
@@ -336,13 +352,12 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
 
 
 def _check_weights(folder: Path, config: RunConfig) -> None:
-    """Compare the weights with the network of the run; without its class or package only read them."""
-    weights = read_weights(folder)
-    width = stored_feature_width(weights, len(config.classes)) if config.backbone == FEATURES else None
-    if config.backbone == FEATURES and width is None:
-        raise damaged(folder / BEST, f"it has no head of the {len(config.classes):,} classes of {CONFIG_FILE}")
-    with suppress(InputError):  # a package that is not installed here
-        check_weights(config, width, weights, folder / BEST, () if has_backbone(weights) else ("backbone.",))
+    """Compare the head with the classes and the backbone of the run; the network itself is not made for it."""
+    shapes, classes = read_shapes(folder / BEST), len(config.classes)
+    facts = BACKBONES.get(config.backbone).value.facts if config.backbone in BACKBONES else None
+    head = shapes.get("head.weight", (0, 0))
+    if head != (classes, facts[1] if facts else head[-1]) or shapes.get("head.bias") != (classes,):
+        raise damaged(folder / BEST, f"it has no head of the {classes:,} classes of {CONFIG_FILE}")
 
 
 def _head_files(folder: Path) -> list[str]:

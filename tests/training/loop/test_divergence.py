@@ -16,9 +16,9 @@ from labelgap.core.errors import RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.losses import ElementwiseLoss
-from labelgap.training.checkpoint import LAST
 from labelgap.training.loop import network_trainer
 from labelgap.training.loop.divergence import NanGuard, are_finite, check_finite
+from labelgap.training.run_files import LAST
 from labelgap.training.selection import EpochScore, Selection
 
 QUICK: dict[str, Any] = {"device": "cpu", "batch_size": 4}

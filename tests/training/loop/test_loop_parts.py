@@ -24,7 +24,8 @@ from labelgap.models.info import LITE0
 from labelgap.training.config import RunConfig
 from labelgap.training.loop.inputs import ImageInputs, start_ahead
 from labelgap.training.loop.optimizers import MovingAverage, build_optimizer, build_scheduler
-from labelgap.training.loop.trace import Trace, merge_trace, read_trace, remove_trace_parts
+from labelgap.training.loop.trace import Trace, merge_trace, remove_trace_parts
+from labelgap.training.run_files import read_trace
 
 
 @pytest.fixture

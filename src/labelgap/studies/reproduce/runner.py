@@ -38,11 +38,11 @@ from labelgap.studies.reproduce.results import CellResult, Reproduction, Reprodu
 from labelgap.studies.reproduce.tables import Cell, DataSource, PaperTable, Training, data_digest
 from labelgap.studies.study import check_contents
 from labelgap.training import Run, open_run
-from labelgap.training.checkpoint import BEST
 from labelgap.training.devices import choose_device
 from labelgap.training.fit import dry_run
 from labelgap.training.presets import preset
 from labelgap.training.progress import Reporter
+from labelgap.training.run_files import BEST
 
 LINEAR_FOLDER: Final = "linear"
 EVALUATION_FOLDER: Final = "linear-eval"

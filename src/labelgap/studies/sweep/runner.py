@@ -42,7 +42,6 @@ from labelgap.studies.sweep.results import (
     trial_name,
 )
 from labelgap.studies.sweep.search_space import Search, SweepPlan, check_sweep, make_request, plan_sweep, with_values
-from labelgap.training.checkpoint import LAST
 from labelgap.training.config import RunConfig, read_config
 from labelgap.training.devices import choose_device, choose_workers
 from labelgap.training.fit import linear_features
@@ -53,8 +52,9 @@ from labelgap.training.network import initial_network
 from labelgap.training.plan import TrainingRequest, describe_random_features
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
+from labelgap.training.run_files import LAST, SEARCH_FILE
 from labelgap.training.run_folder import is_run_folder
-from labelgap.training.search import SEARCH_FILE, selection_score
+from labelgap.training.search import selection_score
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

@@ -21,8 +21,8 @@ from labelgap.training.checkpoint import Stateful, TrainingState
 from labelgap.training.heads import HeadPlan, LinearEngine
 from labelgap.training.loop.divergence import DivergenceError, are_finite, check_finite, describe_step
 from labelgap.training.loop.trainer import Trainer, TrainingContext
+from labelgap.training.run_files import HANDOFF_FILE
 
-HANDOFF_FILE: Final = "handoff.safetensors"
 """What the loss of the best epoch passes to the next phase of linear-init."""
 _MAX_ENTRIES: Final = 2_000_000
 """The line of ``zero_shot_head`` is fitted on images at regular distances, with at most so many labels."""

@@ -6,12 +6,11 @@ The loss is that of the observed label with unknown as absent, for every method,
 
 from __future__ import annotations
 
-import os
 import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -22,24 +21,25 @@ from torch.nn.functional import logsigmoid
 from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path, make_folder
-from labelgap.core.manifest import check_files
 from labelgap.core.seeds import numpy_generator
-from labelgap.core.stored import read_arrays, reading
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.codes import PRESENT, UNKNOWN
+from labelgap.training.run_files import (
+    ENTRIES_FILE,
+    FIXED,
+    PART_REMEDY,
+    PER_EPOCH,
+    TRACE_FILE,
+    TRACE_PARTS,
+    read_trace_part,
+    trace_part,
+    trace_parts,
+)
 
 AUTO_LIMIT: Final = 2_000_000
 MAX_ON_DEVICE: Final = 2**22
 """Entries of recorded batches that stay on a GPU until they are copied together."""
-TRACE_FILE: Final = "traces.npz"
-TRACE_PARTS: Final = "traces.parts"
 Amount = int | Literal["all", "off"]
-_Types = Mapping[str, type[np.generic]]
-FIXED: Final[_Types] = {"row": np.int64, "column": np.int64, "observed": np.int8, "truth": np.int8}
-PER_EPOCH: Final[_Types] = {"loss": np.float32, "logit": np.float32, "modified": np.bool_}
-_ENTRIES: Final = "entries.npz"
-_REMEDY: Final = "Restore it from a copy. Without the file the run can be used as before, but has no trace."
-_PART_REMEDY: Final = "The run cannot be resumed: train into a new folder."
 
 
 def parse_trace(amount: str | int, entries: int) -> Amount:
@@ -128,9 +128,9 @@ class Trace:
             return
         self._collect()
         make_folder(folder / TRACE_PARTS)
-        if not (folder / TRACE_PARTS / _ENTRIES).exists():
-            _write(folder / TRACE_PARTS / _ENTRIES, self._fixed)
-        _write(_part(folder, self._written + 1), self._epoch)
+        if not (folder / TRACE_PARTS / ENTRIES_FILE).exists():
+            _write(folder / TRACE_PARTS / ENTRIES_FILE, self._fixed)
+        _write(trace_part(folder, self._written + 1), self._epoch)
         self._written += 1
 
     def restore(self, folder: Path, epochs: int) -> None:
@@ -140,15 +140,15 @@ class Trace:
         self._written = epochs
         if not is_main_process():
             return
-        parts = _parts(folder)
+        parts = trace_parts(folder)
         for path in parts[epochs:]:
             path.unlink()
         if parts:
-            stored = _load(path := folder / TRACE_PARTS / _ENTRIES, FIXED, len(self.entries))
+            stored = read_trace_part(path := folder / TRACE_PARTS / ENTRIES_FILE, FIXED, len(self.entries))
             if not all(np.array_equal(stored[name], own) for name, own in self._fixed.items()):
-                raise RunError(f"{path} has other entries than this run. {_PART_REMEDY}")
+                raise RunError(f"{path} has other entries than this run. {PART_REMEDY}")
         for path in parts[:epochs]:
-            _load(path, PER_EPOCH, len(self.entries))
+            read_trace_part(path, PER_EPOCH, len(self.entries))
         if len(parts) < epochs:
             raise RunError(f"{folder} cannot be resumed: a file of {TRACE_PARTS} is missing. Train into a new folder.")
 
@@ -158,10 +158,10 @@ def merge_trace(folder: Path) -> None:
 
     The file holds row, column, observed, truth ``(R,)`` and loss, logit, modified ``(E, R)``.
     """
-    parts = _parts(folder)
+    parts = trace_parts(folder)
     if not parts:
         return
-    entries = _load(folder / TRACE_PARTS / _ENTRIES, FIXED)
+    entries = read_trace_part(folder / TRACE_PARTS / ENTRIES_FILE, FIXED)
     shape = (len(parts), *entries["row"].shape)
     with atomic_path(folder / TRACE_FILE) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in FIXED:
@@ -172,61 +172,13 @@ def merge_trace(folder: Path) -> None:
                 descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
                 np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
                 for path in parts:
-                    file.write(_load(path, PER_EPOCH, shape[1])[name].data)
+                    file.write(read_trace_part(path, PER_EPOCH, shape[1])[name].data)
 
 
 def remove_trace_parts(folder: Path) -> None:
     """Remove the parts of a complete run."""
-    (folder / TRACE_PARTS / _ENTRIES).unlink(missing_ok=True)  # first: without it the parts do not count
+    (folder / TRACE_PARTS / ENTRIES_FILE).unlink(missing_ok=True)  # first: without it the parts do not count
     shutil.rmtree(folder / TRACE_PARTS, ignore_errors=True)
-
-
-def read_trace(folder: Path) -> dict[str, NDArray[Any]]:
-    """Read the trace of a run, complete or not; empty if none was recorded."""
-    if not (parts := _parts(folder)):
-        check_files(folder, [TRACE_FILE])
-        path = folder / TRACE_FILE
-        return _load(path, {**FIXED, **PER_EPOCH}, None, _REMEDY) if os.path.lexists(path) else {}
-    fixed = _load(folder / TRACE_PARTS / _ENTRIES, FIXED)
-    epochs = [_load(path, PER_EPOCH, len(fixed["row"])) for path in parts]
-    return fixed | {name: np.stack([epoch[name] for epoch in epochs]) for name in PER_EPOCH}
-
-
-def _load(path: Path, types: _Types, entries: int | None = None, remedy: str = _PART_REMEDY) -> dict[str, NDArray[Any]]:
-    """Read arrays ``(R,)`` of a part, or of ``traces.npz``, in which those of the epochs are ``(E, R)``.
-
-    Everything has the type, the shape and values that it is written with. ``entries`` is R; any number if None.
-    """
-    size = path.stat().st_size if path.exists() else 0  # arrays are not compressed, so they are not larger
-    arrays: dict[str, NDArray[Any]] = read_arrays(path, limit=size, remedy=remedy)
-    with reading(path, remedy):
-        if arrays.keys() != types.keys():
-            raise ValueError("an array is missing, or one too many")
-        fixed: tuple[int, ...] = arrays[next(iter(types))].shape if entries is None else (entries,)
-        per_epoch = (*arrays["loss"].shape[:1], *fixed) if types.keys() > FIXED.keys() else fixed
-        for name, dtype in types.items():
-            array = arrays[name]
-            if len(fixed) != 1 or array.shape != (fixed if name in FIXED else per_epoch) or array.dtype != dtype:
-                raise ValueError(f"{name} has another shape or type")
-            labels = dtype is np.int8 and not np.isin(array, (PRESENT, ABSENT, UNKNOWN)).all()
-            flags = dtype is np.bool_ and (array.view(np.uint8) > 1).any()
-            if labels or flags or (dtype is np.int64 and (array < 0).any()):
-                raise ValueError(f"{name} has a value that it cannot have")
-    return arrays
-
-
-def _part(folder: Path, epoch: int) -> Path:
-    return folder / TRACE_PARTS / f"{epoch:06d}.npz"
-
-
-def _parts(folder: Path) -> list[Path]:
-    """Return the files of the epochs, from the first to the one before a gap."""
-    if not (folder / TRACE_PARTS / _ENTRIES).exists():
-        return []
-    paths: list[Path] = []
-    while (path := _part(folder, len(paths) + 1)).exists():
-        paths.append(path)
-    return paths
 
 
 def _write(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:

@@ -30,12 +30,12 @@ from labelgap.training.config import RunConfig
 from labelgap.training.history import write_history
 from labelgap.training.loop.divergence import MAX_HALVINGS
 from labelgap.training.loop.processes import barrier
-from labelgap.training.loop.trace import TRACE_FILE, Trace, remove_trace_parts
+from labelgap.training.loop.trace import Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
+from labelgap.training.run_files import REVISIONS_FILE, TRACE_FILE
 from labelgap.training.selection import EpochScore, Selection
 from labelgap.training.signals import defer_interrupt
 
-REVISIONS_FILE = "revisions.parquet"
 EpochCallback = Callable[[Sequence[Mapping[str, Any]]], None]
 """Called with the history of a run after every epoch: one record each, the last is of that epoch."""
 
