@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 import labelgap as lg
-from labelgap.data.writers.formats import read_fiftyone, read_label_studio, write_fiftyone
+from labelgap.data.writers.fiftyone import read_fiftyone, write_fiftyone
+from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels.io.classes import implied_labels, read_name_pairs, resolve_aliases
 from labelgap.labels.io.dialect import detect_dialect
 from labelgap.labels.io.formats import read_csv, read_parquet

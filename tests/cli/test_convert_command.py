@@ -13,7 +13,8 @@ from tests.cli.conftest import Screen, call
 from tests.data.writers.read_coco import read_coco
 
 import labelgap as lg
-from labelgap.data.writers.formats import read_fiftyone, read_label_studio
+from labelgap.data.writers.fiftyone import read_fiftyone
+from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable
 
 TAGS = """image,split,cat,dog

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.browsers import close_windows, start_browser
 from tests.review.http_client import FORKSERVER, ReviewClient, Worker, run_server
-from tests.review.samples import make_album, make_photos, make_run
+from tests.review.samples import Row, make_album, make_photos, make_run, write_candidates
 
 from labelgap.review import Review, create_random_review, open_review_folder
 from labelgap.review.database import FILE
@@ -108,3 +108,18 @@ def chromium(browser: Any) -> Iterator[Any]:
     """The browser, without the windows of the test before."""
     yield browser
     close_windows(browser)
+
+
+ROWS: list[Row] = [
+    ("0.jpg", "train", "dog", 0.9, "missing", -1, 1, 1),
+    ("0.jpg", "train", "owl", 0.6, "missing", -1, 2, 1),
+    ("3.jpg", "train", "cat", 0.4, "random", -1, 1, 1),
+    ("5.jpg", "val", "dog", 0.3, "missing", -1, 3, 2),
+]
+
+
+@pytest.fixture
+def photos_review(photos: Review) -> Iterator[Review]:
+    write_candidates(photos.path / "candidates.parquet", ROWS, photos.folder.data)
+    with closing(Review(photos.folder)) as opened:
+        yield opened

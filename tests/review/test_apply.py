@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.review.samples import TAGS, Row, make_photos, write_candidates
+from tests.review.samples import TAGS, make_photos
 from tests.training.plain_config import PLAIN
 
 import labelgap as lg
@@ -278,21 +278,6 @@ def test_what_a_table_cannot_write_is_said_with_the_way_out(data: Dataset, tmp_p
     folder = reviewed(spaced, tmp_path / "b", [("1.jpg", "fire truck", PRESENT)], ["fire truck"])
     with pytest.raises(InputError, match="fire truck"):
         apply_decisions(folder, tmp_path / "spaced.csv")
-
-
-ROWS: list[Row] = [
-    ("0.jpg", "train", "dog", 0.9, "missing", -1, 1, 1),
-    ("0.jpg", "train", "owl", 0.6, "missing", -1, 2, 1),
-    ("3.jpg", "train", "cat", 0.4, "random", -1, 1, 1),
-    ("5.jpg", "val", "dog", 0.3, "missing", -1, 3, 2),
-]
-
-
-@pytest.fixture
-def photos_review(photos: Review) -> Iterator[Review]:
-    write_candidates(photos.path / "candidates.parquet", ROWS, photos.folder.data)
-    with closing(Review(photos.folder)) as opened:
-        yield opened
 
 
 def load(path: Path) -> Any:

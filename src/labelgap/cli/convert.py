@@ -13,14 +13,16 @@ from labelgap.cli.printing import print_fields
 def convert(
     data: Data,
     source: DataSource,
-    to: Annotated[str, option("csv, parquet, coco, fiftyone or labelstudio.")],
+    to: Annotated[str, option("csv, parquet, coco, fiftyone, labelstudio, cvat or croissant.")],
     out: Annotated[Path, option("File to write.")],
-    prefix: Annotated[str | None, option("Put before image names for fiftyone and labelstudio: s3://bucket/.")] = None,
+    prefix: Annotated[
+        str | None, option("Put before image names for fiftyone, labelstudio and cvat: s3://bucket/.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Write labels for another tool; present, absent and unknown stay distinct."""
+    from labelgap.data.writers.exchange import merge_splits
     from labelgap.data.writers.formats import convert as write
-    from labelgap.data.writers.formats import merge_splits
 
     opened = source.open(data)
     written = write(opened, to, out, prefix=prefix, force=force)

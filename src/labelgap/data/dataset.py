@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -284,6 +285,13 @@ class Dataset:
                 return split
         raise InputError(f"{self.name} has no split '{name}': there is {', '.join(s.name for s in self.splits)}.")
 
+    def to_fiftyone(self, name: str | None = None) -> Any:
+        """Return a live ``fiftyone.Dataset``, whose name in FiftyOne's database is ``name``.
+
+        Its fields ``positive_labels`` and ``negative_labels`` hold the observed labels; splits are tags.
+        """
+        return _writer("fiftyone").to_fiftyone(self, name)
+
     def _with_splits(self, changed: Sequence[Split], shown: Sequence[LabelsShown], step: Mapping[str, Any]) -> Dataset:
         """Return the data set with some splits replaced, and what each of them shows now."""
         splits = {split.name: split for split in changed}
@@ -332,6 +340,11 @@ class Dataset:
             columns = zip(*((place[each.rows], each.classes, each.corners) for each, place in found), strict=True)
             boxes = Boxes(*map(np.concatenate, columns))
         return pool, boxes, places[parts.index(split)]
+
+
+def _writer(tool: str) -> Any:
+    """Return the module that writes for a tool; each of them imports this one."""
+    return importlib.import_module(f"labelgap.data.writers.{tool}")
 
 
 def _describe_gap(split: Split, gap: LabelGap, negatives: Amount, seed: int) -> LabelsShown:

@@ -17,6 +17,7 @@ from labelgap.core.errors import InputError, UnknownNameError, describe_missing_
 from labelgap.core.findings import Note
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
+from labelgap.data.readers.annotation_tools import load_live_fiftyone
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.recipe import SHARDS, Recipe, to_stored_option, to_stored_path
 from labelgap.data.readers.shards import is_shard_url
@@ -110,12 +111,12 @@ def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **option
     return load_from_recipe({**recipe, "name": name, "path": to_stored_path(place), "options": {**kept, **given}})
 
 
-def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
+def load(data: Any, path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
     """Load data as the commands do: ``load("tags.csv", images="photos/")``, or by a name, ``load("voc2012", PATH)``.
 
     Args:
-        data: a path, which is recognized by what it leads to; ``name=path``; or one of ``dataset_names()``. A name
-            beats a path: ``./digits`` is the path.
+        data: a path, which is recognized by what it leads to; ``name=path``; one of ``dataset_names()``; or a live data
+            set of FiftyOne, with the options of ``load_live_fiftyone``. A name beats a path: ``./digits`` is the path.
         path: where the data set of that name lies; not for data that comes with labelgap.
         **options: of that data set; None means not given. An unknown one is an error that names the nearest.
 
@@ -123,6 +124,8 @@ def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
         >>> load("digits", train=20, val=5, test=5).classes
         ('0', '1', '2', '3', '4', '5', '6', '7', '8', '9')
     """
+    if not isinstance(data, str | os.PathLike):
+        return _load_live(data, **options)
     text = os.fspath(data)
     name, equals, place = text.partition("=")
     named = bool(equals) and DATASET_NAME.fullmatch(name) is not None
@@ -152,6 +155,14 @@ def load(data: str | os.PathLike[str], path: str | os.PathLike[str] | None = Non
         near = nearest_path(file)
         raise UnknownNameError("data set", text, [*dataset_names(), *([] if near is None else [str(near)])], hint)
     raise InputError(describe_missing_path(file))
+
+
+def _load_live(data: Any, **options: Any) -> Dataset:
+    """Load a data set that another library holds in this process."""
+    library = type(data).__module__.partition(".")[0]
+    if library == "fiftyone":
+        return load_live_fiftyone(data, **options)
+    raise InputError(f"data of the type {type(data).__name__}: give a path, a name, or a data set of FiftyOne.")
 
 
 def recognize_format(path: Path) -> tuple[str, tuple[str, ...]]:

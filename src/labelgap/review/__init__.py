@@ -13,6 +13,7 @@ from labelgap.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from labelgap.review.estimates import ReviewEstimate, SampleEstimate
+    from labelgap.review.external_tools import fiftyone_view, import_decisions
     from labelgap.review.folder import (
         ReviewFolder,
         check_review,
@@ -33,8 +34,10 @@ __all__ = [
     "create_random_review",
     "decisions",
     "default_split",
+    "fiftyone_view",
+    "import_decisions",
     "is_review_folder",
     "open_review_folder",
 ]
 
-__getattr__ = lazy_names(__name__, "estimates", "folder", "session", "store")
+__getattr__ = lazy_names(__name__, "estimates", "external_tools", "folder", "session", "store")

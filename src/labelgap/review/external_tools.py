@@ -1,4 +1,4 @@
-"""Exchange with Label Studio and FiftyOne: candidates out, decisions back.
+"""Exchange with Label Studio and FiftyOne: candidates out, decisions back; as files, and with FiftyOne also live.
 
 Only images with undecided candidates are exported. Their known labels go as in any conversion; the candidates go beside
 them, as predictions (Label Studio) or in the field ``candidates`` (FiftyOne). An import is compared with what is known
@@ -14,18 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from labelgap.audit.candidates import Audit
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.writers.formats import (
-    ConversionResult,
-    ExchangeTable,
-    convert,
-    merge_splits,
-    read_fiftyone,
-    read_json,
-    read_label_studio,
-    write_compact_json,
-)
+from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_json, write_compact_json
+from labelgap.data.writers.fiftyone import read_fiftyone, read_fiftyone_decisions, write_fiftyone_candidates
+from labelgap.data.writers.formats import ConversionResult, convert
+from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.session import Review
@@ -69,11 +64,35 @@ def export_candidates(
     return written
 
 
-def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> ImportResult:
-    """Read the file that one of ``TOOLS`` wrote, and store the labels that are new as decisions of a reviewer."""
+def fiftyone_view(samples: Any, audit: Audit) -> Any:
+    """Return a view of a live FiftyOne data set: the samples with candidates, the most probable first.
+
+    The candidates are in the field ``candidates``. In FiftyOne's App, tag those that you decide with ``present`` or
+    ``absent``, then pass the data set to ``import_decisions``.
+    """
+    table = audit.of_kind("missing")
+    found: dict[str, list[tuple[str, float]]] = {}
+    for image, name, score in zip(*(table[column].to_pylist() for column in ("image", "class", "score")), strict=True):
+        found.setdefault(image, []).append((name, score))
+    return write_fiftyone_candidates(samples, found)
+
+
+def import_decisions(review: Review, source: str, path: Any, reviewer: str) -> ImportResult:
+    """Store what was labeled with one of ``TOOLS``, where it is new here, as decisions of a reviewer.
+
+    Args:
+        review: the review that the images belong to.
+        source: "labelstudio" or "fiftyone".
+        path: the file that the tool wrote; or a live FiftyOne data set whose ``candidates`` have tags.
+        reviewer: the name that is stored with every decision.
+    """
     if source not in TOOLS:
         raise UnknownNameError("tool", source, TOOLS)
-    exchange = read_label_studio(path) if source == "labelstudio" else read_fiftyone(path)
+    is_file = isinstance(path, Path)
+    if not is_file:
+        exchange = read_fiftyone_decisions(path, review.candidates.classes, review.folder.data)
+    else:
+        exchange = read_label_studio(path) if source == "labelstudio" else read_fiftyone(path)
     unknown = next((name for name in exchange.table.classes if name not in review.candidates.classes), None)
     if unknown is not None:
         raise InputError(f"{path} has the class {unknown!r}, which {review.path} does not have.")
@@ -84,7 +103,7 @@ def import_decisions(review: Review, source: str, path: Path, reviewer: str) -> 
         imported = _known_codes(exchange.table, row)
         known = _known_codes(split.labels, position)
         for name, observed in known.items():
-            withdrawn += name not in imported
+            withdrawn += is_file and name not in imported  # tags of a live data set are of candidates alone
             same += imported.get(name) == observed
         for name, value in imported.items():
             key = LabelKey(split.name, split.labels.images[position], name)

@@ -24,7 +24,8 @@ from tests.data.readers.test_load_features import arrays, stored
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.opening import load
 from labelgap.data.readers import folder as folder_module
-from labelgap.data.writers.formats import read_fiftyone, read_label_studio
+from labelgap.data.writers.fiftyone import read_fiftyone
+from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable
 from labelgap.labels.io import formats as parquet_module
 from labelgap.labels.io.formats import read_parquet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labelgap.data.writers.formats import ExchangeTable
+from labelgap.data.writers.exchange import ExchangeTable
 from labelgap.labels import ABSENT, PRESENT, LabelTable
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,14 @@ import pytest
 from PIL import Image
 from tests.data.writers.read_coco import read_coco
 
-from labelgap.core.errors import InputError, UnknownNameError
-from labelgap.data import ArrayImages, Boxes, Dataset, FileImages, Split, load
+from labelgap.core.errors import InputError, ProblemsError, UnknownNameError
+from labelgap.data import ArrayImages, Boxes, Dataset, FileImages, Split, load, load_from_recipe
 from labelgap.data.writers import formats
-from labelgap.data.writers.formats import ExchangeTable, convert, merge_splits, read_fiftyone, read_label_studio
+from labelgap.data.writers.cvat import read_cvat
+from labelgap.data.writers.exchange import ExchangeTable, known_class_names, merge_splits
+from labelgap.data.writers.fiftyone import read_fiftyone
+from labelgap.data.writers.formats import convert
+from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.table_file import SPLITS
 
@@ -38,10 +43,12 @@ READERS: dict[str, Callable[[Path], ExchangeTable]] = {
     "coco": read_coco,
     "fiftyone": read_fiftyone,
     "labelstudio": read_label_studio,
+    "cvat": read_cvat,
 }
 
 
 TABLES = ("parquet", "csv")
+SUFFIXES = {"parquet": "parquet", "csv": "csv", "cvat": "xml"}
 
 
 @pytest.fixture
@@ -65,7 +72,7 @@ def data(tmp_path: Path) -> Dataset:
 
 @pytest.mark.parametrize("to", sorted(READERS))
 def test_every_state_comes_back(data: Dataset, tmp_path: Path, to: str) -> None:
-    path = tmp_path / f"labels.{to if to in TABLES else 'json'}"
+    path = tmp_path / f"labels.{SUFFIXES.get(to, 'json')}"
     written = convert(data, to, path)
     assert written.paths[0] == path and all(place.exists() for place in written.paths)
     back, expected = READERS[to](path), merge_splits(data)
@@ -73,7 +80,7 @@ def test_every_state_comes_back(data: Dataset, tmp_path: Path, to: str) -> None:
     assert back.splits == expected.splits
 
 
-@pytest.mark.parametrize("to", sorted(READERS))
+@pytest.mark.parametrize("to", sorted({*READERS} - {"cvat"}))  # its images have no other name than their file's
 def test_tools_get_the_names_of_files_and_we_get_ours_back(data: Dataset, tmp_path: Path, to: str) -> None:
     """A table may call an image 7 whose file is images/7.jpg."""
     names = [str(row) for row in range(len(data.train))]
@@ -176,3 +183,83 @@ def test_wrong_wishes_are_refused_with_the_way_out(data: Dataset, tmp_path: Path
         with pytest.raises((InputError, UnknownNameError), match=named):
             convert(source, to, tmp_path / name, **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+
+
+def test_cvat_reads_back_its_own_export(tmp_path: Path) -> None:
+    """An export of CVAT has boxes, tags of other states than ours, and subsets as people call them."""
+    (tmp_path / "a.xml").write_text(
+        """<annotations><meta><job><labels><label><name>dog</name></label><label><name>cat</name></label></labels></job>
+        </meta><image id="0" name="a.jpg" subset="Train"><box label="cat" xtl="1"/><tag label="cat" source="manual"/>
+        </image><image id="1" name="b.jpg" subset="Validation"><tag label="dog">
+        <attribute name="state">absent</attribute></tag></image></annotations>"""
+    )
+    back = read_cvat(tmp_path / "a.xml")
+    assert back.table.classes == ("dog", "cat") and back.splits == ("train", "val")
+    assert back.table.to_dense().tolist() == [[UNKNOWN, PRESENT], [ABSENT, UNKNOWN]]
+    complete = read_cvat(tmp_path / "a.xml", unlisted="absent").table
+    assert complete.to_dense().tolist() == [[ABSENT, PRESENT], [ABSENT, ABSENT]]
+
+
+def test_what_people_labeled_elsewhere_is_data(data: Dataset, tmp_path: Path) -> None:
+    expected = data.train.labels
+    convert(data, "cvat", tmp_path / "a.xml")
+    convert(data, "labelstudio", tmp_path / "tasks.json")
+    for file in ("a.xml", "tasks.json"):
+        loaded = load(tmp_path / file, images=tmp_path / "photos", duplicates="off")
+        assert loaded.train.labels == expected and loaded.recipe["options"]["images"] == str(tmp_path / "photos")
+        assert load_from_recipe(loaded.recipe).train.labels == expected
+    tasks = json.loads((tmp_path / "tasks.json").read_text())
+    del tasks[1]["data"]["name"]
+    tasks[1]["data"]["image"] = "/data/upload/3/0123abcd-gone.jpg"
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    with pytest.raises(ProblemsError, match=r"task 2 .*gone\.jpg does not exist"):
+        load(tmp_path / "tasks.json", images=tmp_path / "photos", duplicates="off")
+
+
+def test_a_choice_is_absent_only_where_annotators_saw_all(tmp_path: Path) -> None:
+    """A project of one list of choices; the second task was never opened."""
+    chosen = {"id": "x", "from_name": "animal", "type": "choices", "value": {"choices": ["cat"]}}
+    box = {"from_name": "box", "type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": ["owl"]}}
+    tasks = [{"data": {"photo": f"https://example.org/p/{name}.jpg?v=2"}} for name in "ab"]
+    tasks[0] |= {"annotations": [{"result": [chosen, box]}]}
+    path = tmp_path / "tasks.json"
+    path.write_text(json.dumps(tasks))
+    path.with_suffix(".xml").write_text(
+        '<View><Choices name="animal"><Choice value="dog"/><Choice value="cat"/><Choice value="owl"/></Choices></View>'
+    )
+    table = read_label_studio(path).table
+    assert table.classes == ("dog", "cat", "owl") and table.images == ("p/a.jpg", "p/b.jpg")
+    assert table.to_dense().tolist() == [[UNKNOWN, PRESENT, PRESENT], [UNKNOWN] * 3]
+    complete = read_label_studio(path, unlisted="absent").table.to_dense().tolist()
+    assert complete == [[ABSENT, PRESENT, PRESENT], [UNKNOWN] * 3]
+
+
+def test_croissant_names_files_below_it(data: Dataset, tmp_path: Path) -> None:
+    written = convert(data, "croissant", tmp_path / "croissant.json")
+    about, table = json.loads(written.paths[0].read_text()), pq.read_table(written.paths[1]).to_pydict()
+    assert all((tmp_path / name).exists() for name in table["image"]) and len(table["image"]) == 12
+    present, absent = (
+        [[CLASSES[column] for column in np.flatnonzero(row == state)] for row in data.train.labels.to_dense()]
+        for state in (PRESENT, ABSENT)
+    )
+    assert table["present"][:8] == present and table["absent"][:8] == absent
+    (labels, files) = about["distribution"]
+    assert labels["sha256"] == hashlib.sha256(written.paths[1].read_bytes()).hexdigest()
+    assert files["includes"] == ["photos/*.jpg", "photos/**/*.jpg"]
+    with pytest.raises(InputError, match=r"write to .*photos/croissant\.json"):
+        convert(data, "croissant", tmp_path / "sub" / "croissant.json")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:rdflib")
+def test_mlcroissant_reads_what_is_written(data: Dataset, tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant", reason="needs mlcroissant, which validates the metadata")
+    convert(data, "croissant", tmp_path / "croissant.json")
+    read = mlcroissant.Dataset(jsonld=str(tmp_path / "croissant.json"))
+    assert not read.metadata.ctx.issues.errors
+    records = list(read.records("images"))
+    table = merge_splits(data).table
+    widths = [30 + number for split in data.splits for number in range(len(split))]
+    assert [record["images/content"].width for record in records] == widths
+    for row, record in enumerate(records):
+        for state, names in zip(("present", "absent"), known_class_names(table, row), strict=True):
+            assert [name.decode() for name in record[f"images/{state}"]] == names

@@ -49,7 +49,7 @@ from labelgap.data.readers.shards import (
 )
 from labelgap.data.split import is_unsplit
 from labelgap.data.transforms import resize
-from labelgap.data.writers.formats import known_class_names
+from labelgap.data.writers.exchange import known_class_names
 
 _JPEG_QUALITY: Final = 92
 _SUFFIXES: Final = {
