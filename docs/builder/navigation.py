@@ -11,7 +11,11 @@ from docs.builder.methods import families
 __all__ = ["make_navigation"]
 
 HOW_TO: dict[str, dict[str, str]] = {
-    "Data": {"own-data.md": "Your own data", "datasets.md": "Published data sets"},
+    "Data": {
+        "own-data.md": "Your own data",
+        "datasets.md": "Published data sets",
+        "your-tools.md": "labelgap and your tools",
+    },
     "Training": {
         "training.md": "Train",
         "runs.md": "Run folders",
