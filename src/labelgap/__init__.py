@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelgap.audit import find_missing
+    from labelgap.audit import add_images, find_missing
     from labelgap.core.errors import InputError, LabelGapError, RunError
     from labelgap.data import Dataset, Split, load, register_dataset
     from labelgap.data.cleaning import clean_table
@@ -47,6 +47,7 @@ __all__ = [
     "RunError",
     "Split",
     "UNKNOWN",
+    "add_images",
     "average_precision",
     "average_precision_scorer",
     "choose_thresholds",
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "audit": ("find_missing",),
+    "audit": ("add_images", "find_missing"),
     "core.errors": (
         "InputError",
         "LabelGapError",

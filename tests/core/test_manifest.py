@@ -1,14 +1,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.killing import start_forked, wait_forked
+from tests.killing import killed_at_every_operation, start_forked, wait_forked
 
 from labelgap.core.errors import RunError
-from labelgap.core.manifest import MANIFEST_FILE, check_files, replacing, verify_folder, write_manifest
+from labelgap.core.manifest import (
+    MANIFEST_FILE,
+    check_files,
+    finish_replacement,
+    replace_together,
+    replacing,
+    verify_folder,
+    write_manifest,
+)
 
 
 @pytest.fixture
@@ -75,3 +84,26 @@ def test_a_folder_without_manifest_is_not_checked_and_cannot_be_verified(tmp_pat
     check_files(tmp_path, ["config.json"])
     with pytest.raises(RunError, match=str(tmp_path)):
         verify_folder(tmp_path)
+
+
+def test_files_are_replaced_together_or_not_at_all_wherever_the_process_is_killed(tmp_path: Path) -> None:
+    def make(folder: Path, *names: str) -> Path:
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"{name} in {folder.name}")
+        write_manifest(folder, names)
+        return folder
+
+    old = make(tmp_path / "old", "config.json", "old.parquet", "heads/a")
+    (old / "review.sqlite").write_text("decisions")
+    make(old / ".growing", "config.json", "new.csv", "heads/a")
+    folder, shown = shutil.copytree(old, tmp_path / "run"), []
+    for _ in killed_at_every_operation(partial(replace_together, folder, folder / ".growing"), folder):
+        finish_replacement(folder)
+        shown.append((folder / "new.csv").exists())
+        assert set(verify_folder(folder).values()) == {"intact"} and (folder / "old.parquet").exists() != shown[-1]
+        assert (folder / "config.json").read_text().endswith("growing" if shown[-1] else "old")
+        assert (folder / "review.sqlite").read_text() == "decisions" and not (folder / ".replacement").exists()
+        shutil.rmtree(folder)
+        shutil.copytree(old, folder)
+    assert shown == sorted(shown) and len(shown) > 5 and shown[-1]

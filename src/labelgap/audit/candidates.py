@@ -385,6 +385,8 @@ class _Metadata(BaseModel, extra="forbid", allow_inf_nan=False):
     likely: _Count = 0
     estimate: _Estimate | None = None
     zero_shot: _ZeroShot | None = None
+    replaces: bool = False
+    """Whether it has taken the place of an audit with another random draw, whose answers say nothing of this one's."""
 
 
 class Audit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from labelgap.audit.candidates import (
     CandidateRanking,
     describe_review,
     rank_candidates,
+    read_metadata,
     read_review_file,
     write_candidates,
     write_review_file,
 )
 from labelgap.audit.scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
-from labelgap.core.errors import InputError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import remove_partials_of
 from labelgap.core.lock import LOCK_FILE
 from labelgap.data.dataset import Dataset
@@ -158,6 +160,7 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
                     "seed": context.seed,
                 }
                 metadata = describe_audit(runs, context.tables, limits, ranking, audited)
+                metadata["replaces"] = _has_other_draw(path, metadata)
                 if context.zero_shot is not None:
                     lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
                     slope = round(float(lines[-1, 0] / len(lines) * mean_line[0]), 6)
@@ -167,6 +170,16 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
                 about = describe_review(path.parent, context.data.recipe, context.data.classes)
                 write_review_file(path.parent, about)
     return Audit(path)
+
+
+def _has_other_draw(path: Path, metadata: Mapping[str, Any]) -> bool:
+    """Return whether an audit is there whose random candidates were drawn otherwise, or that has replaced one."""
+    if not path.is_file():
+        return False
+    with suppress(RunError):  # a damaged one is replaced
+        before, drawn = read_metadata(path), ("seed", "splits", "images", "unknown_per_class", "random")
+        return bool(before["replaces"] or any(before[name] != metadata[name] for name in drawn))
+    return False
 
 
 def describe_audit(

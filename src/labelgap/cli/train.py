@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +13,20 @@ import typer
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import DataSource, joined_processes, option, training_arguments, with_options
+from labelgap.cli.options import (
+    DataSource,
+    data_arguments,
+    joined_processes,
+    option,
+    training_arguments,
+    with_options,
+    without,
+)
 from labelgap.cli.printing import print_data, print_fields, print_run
+from labelgap.core.errors import InputError
 from labelgap.training.settings import TrainingSettings
 
+_ADD = "Add the images of this table, or folder, to a finished run: DATA is the run."
 _LOG = "Log every epoch: csv, tensorboard, wandb or mlflow; repeatable. After torchrun: --logger."
 _Log = Annotated[list[str] | None, typer.Option("--log", "--logger", metavar="NAME", help=_LOG)]
 """Of two names: torchrun takes --log for an abbreviation of its own options."""
@@ -35,8 +46,22 @@ def train(
     allow_micro_batch: Annotated[bool, option("Let --accumulate split batches that a method needs whole.")] = False,
     no_images: options.NoImages = False,
     log: _Log = None,
+    add: Annotated[Path | None, option(_ADD, metavar="TABLE")] = None,
 ) -> None:
     """Train a classifier and write a run folder with its report."""
+    if add is not None:
+        own: dict[str, Any] = {
+            "out": out,
+            "resume": resume,
+            "accept_changes": accept_changes,
+            "dry_run": dry_run,
+            "log": log,
+        }
+        own |= {"allow_micro_batch": allow_micro_batch, "observe": source.observe, "label_seed": source.label_seed}
+        given = {**own, **training_arguments(training), **data_arguments(without(source, "images"))}
+        if refused := [name for name, value in given.items() if value]:
+            raise InputError(f"--add trains with the settings of the run: leave --{refused[0].replace('_', '-')} out.")
+        return _add_images(Path(data), add, source.images, device, workers, images=not no_images)
     from labelgap.core.distributed import is_main_process
     from labelgap.training.devices import choose_device
     from labelgap.training.fit import dry_run as estimate_cost
@@ -65,6 +90,23 @@ def train(
         if run.finished and is_main_process():
             report = lg.write_report(run, data=opened, images=not no_images)
             print_run(run, report, run.with_val(opened), time.perf_counter() - started)
+
+
+def _add_images(run: Path, table: Path, folder: Path | None, device: str, workers: int | None, *, images: bool) -> None:
+    """Add images to a run, and write its report."""
+    from labelgap.audit.candidates import FILE as CANDIDATES
+
+    started = time.perf_counter()
+    grown = lg.add_images(run, table, folder, device=device, workers=workers)
+    data = grown.load_data()
+    print_data(data)
+    print_run(grown, lg.write_report(grown, data=data, images=images), data, time.perf_counter() - started)
+    if (grown.path / CANDIDATES).exists():
+        fields = (
+            ("audit", "made again, with the new images"),
+            ("next", f"labelgap review {shlex.quote(str(grown.path))}"),
+        )
+        print_fields(*fields)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -16,13 +17,15 @@ from typing import IO, Annotated, Final, Literal
 from pydantic import BaseModel, Field, StringConstraints
 
 from labelgap.core.errors import RunError
-from labelgap.core.files import remove_partials_of, write_json
+from labelgap.core.files import remove_partials_of, sync_folder, write_json
 from labelgap.core.lock import lock_folder
 from labelgap.core.stored import open_ordinary, read_json, reading, size_limit
 
 MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
 LOCK_FILE: Final = ".manifest.lock"
+REPLACEMENT: Final = ".replacement"
+"""The folder of files that are about to take the place of others, see ``replace_together``."""
 _WAIT: Final = 60.0
 
 State = Literal["intact", "changed", "missing", "refused"]
@@ -64,6 +67,37 @@ def _update(folder: Path, removed: Collection[str], added: Collection[str]) -> N
             updated = {name: entry for name, entry in entries.items() if name not in removed} | _entries(folder, added)
             if updated != entries:
                 _write(folder, updated)
+
+
+def replace_together(folder: Path, new: Path) -> None:
+    """Let the finished folder ``new``, inside of a finished folder, take the place of all files that are in manifests.
+
+    Killed at any moment, either all of them are replaced or none: the rename decides, and whoever opens the folder next
+    finishes the rest (``finish_replacement``). Other files of the folder stay.
+    """
+    new.rename(folder / REPLACEMENT)
+    sync_folder(folder)
+    finish_replacement(folder)
+
+
+def finish_replacement(folder: Path) -> None:
+    """Finish what ``replace_together`` has begun, if it was killed."""
+    new = folder / REPLACEMENT
+    if not new.is_dir() or new.is_symlink():
+        return
+    with lock_folder(folder, "replacing files", wait=_WAIT, name=LOCK_FILE):
+        if (new / MANIFEST_FILE).exists():  # it comes last
+            if (folder / MANIFEST_FILE).exists():
+                for name in _read(folder).keys() - _read(new).keys():
+                    (folder / name).unlink(missing_ok=True)
+            files = sorted(
+                (path for path in new.rglob("*") if path.is_file()), key=lambda path: path.name == MANIFEST_FILE
+            )
+            for path in files:
+                (folder / path.relative_to(new)).parent.mkdir(exist_ok=True)
+                path.replace(folder / path.relative_to(new))
+            sync_folder(folder)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def check_files(folder: Path, names: Iterable[str]) -> None:

@@ -24,10 +24,10 @@ from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import fold_name, truncate_text
 from labelgap.data.dataset import Dataset, Split
+from labelgap.data.readers.table import open_own_table
 from labelgap.data.writers.formats import check_target, convert
 from labelgap.labels import LabelTable, Revision, Revisions
 from labelgap.labels.codes import UNKNOWN
-from labelgap.labels.io.formats import open_csv, open_parquet_table
 from labelgap.labels.io.rewrite import RewriteResult, rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, read_provenance, write_provenance
@@ -194,7 +194,7 @@ def apply_decisions(
     new, entries = revise(_with_classes(data, added), revised, [SOURCE, *sources])
     changed = [entry for entry in entries if entry.before != entry.revision.value]
     if own:
-        own_format, others = _rewrite_tables(data, changed, added, out, table_format, force)
+        own_format, others = _rewrite_tables(data, changed, added, out, force)
     else:
         convert(new, table_format, out, force=force)
         own_format, others = None, {}
@@ -251,7 +251,7 @@ def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[
 
 
 def _rewrite_tables(
-    data: Dataset, changed: Sequence[ProvenanceEntry], added: Sequence[str], out: Path, table_format: str, force: bool
+    data: Dataset, changed: Sequence[ProvenanceEntry], added: Sequence[str], out: Path, force: bool
 ) -> tuple[RewriteResult, dict[str, Path]]:
     """Write the new labels into the data's own file format.
 
@@ -263,11 +263,9 @@ def _rewrite_tables(
         changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
     given: Mapping[str, Any] = data.recipe["options"]
     options = TableOptions.of(given)
-    dialect = {name: given.get(name) for name in ("encoding", "delimiter")}
 
     def rewrite(path: Path, place: Path) -> RewriteResult:
-        source = open_parquet_table(path) if table_format == "parquet" else open_csv(path, options, **dialect)
-        return rewrite_table(source, place, changes, options, added=added)
+        return rewrite_table(open_own_table(data.recipe, path), place, changes, options, added=added)
 
     others = {
         name: out.with_name(f"{out.stem}.{name}{out.suffix}")

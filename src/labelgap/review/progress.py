@@ -25,10 +25,13 @@ _SPEED_WINDOW: Final = timedelta(minutes=5)
 
 
 class CurrentDecisions:
-    """The decision in force for every candidate, C of them; those of a label that is no candidate are ``others``."""
+    """The decision in force for every candidate, C of them; those of a label that is no candidate are ``others``.
 
-    def __init__(self, candidates: Candidates, store: DecisionStore) -> None:
-        self.candidates, self.store = candidates, store
+    Random answers count from the ranking ``first_ranking`` on: those before it are of another audit, with another draw.
+    """
+
+    def __init__(self, candidates: Candidates, store: DecisionStore, first_ranking: int = 0) -> None:
+        self.candidates, self.store, self.first_ranking = candidates, store, first_ranking
         self.lock = threading.RLock()
         self.reload_before = 0  # a page from before this event must be reloaded: changes are not known one by one
         self._load()
@@ -224,7 +227,8 @@ def order_decisions(current: CurrentDecisions, shown: NDArray[np.bool_]) -> Orde
     columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
     with current.lock:
         decided, value, order = current.decided.copy(), current.value.copy(), current.shown.copy()
-        asked, in_fixed_list = current.asked == ASKED.index("random"), decided & (current.ranking == 0)
+        asked = (current.asked == ASKED.index("random")) & (current.ranking >= current.first_ranking)
+        in_fixed_list = decided & (current.ranking == 0) & (current.first_ranking == 0)
     listed, column = shown & (columns.kind != WRONG), columns.class_number
     drawn = np.flatnonzero(listed & (columns.random_rank > 0))
     first = first_undecided(column[drawn], columns.random_rank[drawn], decided[drawn], classes)

@@ -110,6 +110,7 @@ class Review:
     def start_ranking(self) -> None:
         """Rank what is open again while people decide, in a process of its own; random images stay in their order."""
         if not self.folder.random and not np.isnan(self.candidates.columns.score).all():
+            _ = self.audit_ranking  # has the lowest number of this audit's
             self.rankings = LiveRankings(RankingJob.of(self.folder, self.candidates), self.store, self._decisions)
 
     def refresh_classes(self, now: bool = False) -> None:
@@ -148,7 +149,16 @@ class Review:
     @cached_property
     def current(self) -> CurrentDecisions:
         """The decision in force for every candidate."""
-        return CurrentDecisions(self.candidates, self.store)
+        return CurrentDecisions(self.candidates, self.store, self._first_ranking())
+
+    def _first_ranking(self) -> int:
+        """Return the number of the first ranking of this audit; 0 where there was no other before it."""
+        if not self.candidates.metadata.get("replaces"):
+            return 0
+        if not self.store.read_only:
+            return self.audit_ranking
+        known = (number for number, _, model, *_ in self.store.rankings() if model == self._digest)
+        return next(known, np.iinfo(np.int64).max)
 
     def splits(self) -> list[str]:
         """Return the splits that the candidates are of."""
@@ -201,8 +211,12 @@ class Review:
         """The number of the audit's own order in the store; 0 where nothing can be stored."""
         if self.store.read_only:
             return 0
-        digest = hashlib.blake2b((self.path / CANDIDATES).read_bytes(), digest_size=16).hexdigest()
-        return self.store.add_ranking("random" if self.folder.random else "missing", digest, 0, self.store.last_id())
+        aim = "random" if self.folder.random else "missing"
+        return self.store.add_ranking(aim, self._digest, 0, self.store.last_id())
+
+    @cached_property
+    def _digest(self) -> str:
+        return hashlib.blake2b((self.path / CANDIDATES).read_bytes(), digest_size=16).hexdigest()
 
     def of_image(self, image: int) -> NDArray[np.int64]:
         """Return the candidates of an image that are asked about, the most probable first."""

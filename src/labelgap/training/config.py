@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, FailFast, Field, ValidationError
 
 from labelgap.core.errors import InputError, RunError, suggest_path
+from labelgap.core.manifest import finish_replacement
 from labelgap.core.stored import read_json, validation_problem
 from labelgap.core.trust import write_signed_json
 from labelgap.data.readers.recipe import StoredRecipe
@@ -22,7 +24,11 @@ FORMAT: Final = 1
 CONFIG_FILE: Final = "config.json"
 INITIAL_WEIGHTS: Final = "backbone.safetensors"
 """The initial weights of a backbone that was given as an object, in the run folder."""
+JOINED: Final = "joined"
+"""The table of a run that got more images is a file of this name in its folder, with the suffix of its format."""
 MAX_CLASSES: Final = 200_000
+_RUN_FOLDER: Final = "{run}/"
+"""The beginning of the path of a file in the folder of the run, in ``config.json``."""
 
 
 def _check_unique(classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,6 +86,8 @@ class RunConfig(TrainingSettings):
         settings = self.model_dump(mode="json", exclude={"why", "checkpoint_minutes"}, exclude_defaults=True)
         if self.weights is not None and Path(self.weights).name == INITIAL_WEIGHTS:
             settings["weights"] = INITIAL_WEIGHTS  # wherever the run folder is
+        if (path := self.data.get("path")) is not None and Path(path).stem == JOINED:
+            settings["data"]["path"] = Path(path).name
         if self.backbone_input is not None:
             settings["backbone_input"] = asdict(self.backbone_input)  # with what is a default there
         phase = {name: settings.pop(f"linear_{name}", None) for name in ("epochs", "lr", "batch_size")}
@@ -101,6 +109,9 @@ def write_config(folder: Path, config: RunConfig) -> None:
     """Write ``config.json``."""
     if config.weights is not None and Path(config.weights) == folder / INITIAL_WEIGHTS:
         config = config.model_copy(update={"weights": INITIAL_WEIGHTS})
+    path = config.data.get("path")
+    if path is not None and Path(path).parent == folder.absolute() and Path(path).stem == JOINED:
+        config = config.model_copy(update={"data": {**config.data, "path": _RUN_FOLDER + Path(path).name}})
     write_signed_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
 
 
@@ -116,11 +127,15 @@ def read_config(folder: Path) -> RunConfig:
     path = folder / CONFIG_FILE
     if not folder.exists():
         raise RunError(f"{folder} is not a run: it does not exist.{suggest_path(folder)}")
+    finish_replacement(folder)
     if not path.exists():
         inside = sorted(each.parent for each in folder.glob(f"*/{CONFIG_FILE}"))
         meant = f" Did you mean {inside[-1]}?" if inside else ""
         raise RunError(f"{folder} is not a run: it has no {CONFIG_FILE}.{meant}")
     config = read_json(path, RunConfig, format=FORMAT, upgrade=_flatten_phase)
+    if (config.data.get("path") or "").startswith(_RUN_FOLDER):
+        place = folder.absolute() / config.data["path"].removeprefix(_RUN_FOLDER)
+        config = config.model_copy(update={"data": {**config.data, "path": os.path.normpath(place)}})
     if config.weights == INITIAL_WEIGHTS:
         config = config.model_copy(update={"weights": str(folder / INITIAL_WEIGHTS)})
     return config

@@ -14,7 +14,7 @@ from labelgap.core.manifest import check_files
 from labelgap.core.stored import read_arrays, read_table, reading
 from labelgap.data.identity import COLUMNS, DIGEST_COLUMN, DataIdentity
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS
+from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, JOINED
 from labelgap.training.history import METRICS_FILE
 
 DATA_FILE: Final = "data.parquet"
@@ -33,6 +33,7 @@ MAX_FOREIGN_SIZE: Final = 1536
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
     *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, SEARCH_FILE, PREDICTIONS_FILE, TRACE_FILE),
+    *(f"{JOINED}.csv", f"{JOINED}.parquet", f"{JOINED}.provenance.csv"),
     *(f"{LINEAR_FOLDER}/{name}" for name in (*_PHASE_FILES, HANDOFF_FILE)),
 )
 """What a training writes, as far as the run has it; the manifest lists these files."""

@@ -27,7 +27,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages, StoredImages
 from labelgap.training.checkpoint import remove_previous
-from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, RunConfig
+from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, JOINED, RunConfig
 from labelgap.training.features import content_keys, open_digests
 from labelgap.training.loop.trace import remove_trace_parts
 from labelgap.training.progress import Reporter
@@ -40,7 +40,9 @@ from labelgap.training.run_files import (
     read_data_identity,
 )
 
-_TRAINED_FILES: Final = tuple(name for name in RUN_FILES if name not in (CONFIG_FILE, DATA_FILE, INITIAL_WEIGHTS))
+_TRAINED_FILES: Final = tuple(
+    name for name in RUN_FILES if name not in (CONFIG_FILE, DATA_FILE, INITIAL_WEIGHTS) and not name.startswith(JOINED)
+)
 _STRAY_AGE: Final = 60.0
 """Seconds after which a temporary file is not in use any more: reports are written without the lock."""
 MAX_HASHED: Final = 200_000

@@ -7,9 +7,12 @@ say what was decided.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +22,12 @@ from labelgap.core.findings import Finding
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import ImagesSkipped, count_labels
-from labelgap.data.images import FileImages
-from labelgap.data.readers.image_paths import ImageFinder, refuse_url
+from labelgap.data.images import FileImages, path_inside
+from labelgap.data.readers.image_paths import ImageFinder, images_below, refuse_url
 from labelgap.data.scanning import find_duplicates, scan_images
 from labelgap.data.split import assign_splits
 from labelgap.labels import LabelTable
-from labelgap.labels.io.formats import read_csv, read_parquet
+from labelgap.labels.io.formats import RawTable, open_csv, open_parquet_table, parse_table, read_csv, read_parquet
 from labelgap.labels.io.table_file import TableFile, TableOptions, check_choice
 
 
@@ -130,6 +133,95 @@ def join_tables(file: TableFile, other: TableFile, split: str) -> TableFile:
         lines=np.concatenate([file.lines, other.lines]),
         sources=(file.sources or (file.path,) * len(table)) + (other.path,) * len(added),
     )
+
+
+def open_own_table(recipe: Mapping[str, Any], path: Path | None = None) -> RawTable:
+    """Return the cells of the table of a recipe, or of another table (of val, of test) that it was read with."""
+    path, given = path or Path(recipe["path"]), recipe["options"]
+    if recipe["name"] == "parquet":
+        return open_parquet_table(path)
+    return open_csv(path, TableOptions.of(given), encoding=given.get("encoding"), delimiter=given.get("delimiter"))
+
+
+class NewImages:
+    """Images that are to join a data set: their labels, and their places below its folder of images.
+
+    Args:
+        data: the data set, read from a CSV or Parquet file.
+        path: a table whose labels may be unknown, read with the options of the data set's own; or a folder of images
+            without labels, of which those that are new count.
+        folder: what names in the table are relative to, a folder in that of the data set; that one when None.
+
+    Attributes:
+        file: the table.
+        names: the path of every image below the folder of the data set.
+        known: whether the data set has all of them already, with the same labels.
+    """
+
+    def __init__(self, data: Dataset, path: Path, folder: Path | None = None) -> None:
+        self.data, options = data, data.recipe["options"]
+        sources = [images for split in data.splits if isinstance(images := split.images, FileImages)]
+        self.root = sources[0].root
+        self._rows = {os.path.relpath(path, self.root): row for row, path in enumerate(chain(*map(_paths, sources)))}
+        self._known, self._finder = list[Problem](), ImageFinder(self._inside(folder or self.root))
+        self._finder.skip = options.get("on_bad_image") == "skip"
+        self.file = self._list_folder(path) if path.is_dir() else self._read(path, TableOptions.of(options))
+        self.names = tuple(map(self._name, self.file.table.images))
+        self.known = bool(self.names) and len(self._known) == len(self.names) and self._has_labels()
+        problems = [] if self.known else self._known
+        if problems := [*problems, *_unreadable_images(self._finder.folder, self._finder)]:
+            raise ProblemsError(path, problems, "nothing was added", unit=self.file.unit)
+
+    def _inside(self, folder: Path) -> Path:
+        folder = image_folder(folder, folder).absolute()
+        if path_inside(self.root, folder) is None:
+            copy = f"cp -r {shlex.quote(str(folder))} {shlex.quote(str(self.root))}/"
+            raise InputError(f"{folder} is not in {self.root}, where the images of the run are. Copy it there: {copy}")
+        return folder
+
+    def _name(self, image: str) -> str:
+        return os.path.relpath(self._finder.folder / self._finder.files.get(image, image), self.root)
+
+    def _list_folder(self, path: Path) -> TableFile:
+        folder = self._inside(path)
+        found = [os.path.relpath(image, folder) for image in images_below(folder)]
+        self._finder = ImageFinder(folder, skip=self._finder.skip)
+        new = [name for name in found if os.path.relpath(folder / name, self.root) not in self._rows]
+        problems = [Problem(0, problem) for name in new if (problem := self._finder(name)) is not None]
+        if problems:
+            raise ProblemsError(path, problems, "nothing was added", unit="")
+        table = LabelTable.from_lists([[]] * len(new), classes=self.data.classes, images=new)
+        return TableFile(path, table, None, None, np.zeros(len(new), dtype=np.int64), (), unit="")
+
+    def _read(self, path: Path, options: TableOptions) -> TableFile:
+        opened = open_parquet_table(path) if path.suffix.lower() == ".parquet" else open_csv(path, options)
+        self._finder.source = path
+        try:
+            return parse_table(opened, options, self._check, allow_unlabeled=True)
+        except ProblemsError as error:
+            found, outcome = self._finder, "nothing was added"
+            if found.missing and found.missing == found.checked:
+                outcome += f". None of its images is in {found.folder}: where are they? (--images DIR)"
+            problems = [*error.problems, *self._known, *_unreadable_images(found.folder, found)]
+            raise ProblemsError(path, problems, outcome, unit=error.unit) from None
+
+    def _check(self, image: str, line: int) -> str | None:
+        problem = self._finder(image, line)
+        if problem is None and self._name(image) in self._rows:
+            self._known.append(Problem(line, f"{image} is in {self.data.name} already"))
+        return problem
+
+    def _has_labels(self) -> bool:
+        """Return whether every label of the table is what the data set has."""
+        table = LabelTable.concatenate([split.labels for split in self.data.splits]).with_classes(
+            self.file.table.classes
+        )
+        rows, own = np.array([self._rows[name] for name in self.names]), self.file.table
+        return bool((table.codes_at(rows[own.rows], own.columns) == own.values).all())
+
+
+def _paths(images: FileImages) -> Iterator[Path]:
+    return map(images.path, range(len(images)))
 
 
 def _unreadable_error(file: TableFile, invalid: Mapping[int, str]) -> ProblemsError:

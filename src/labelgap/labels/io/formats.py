@@ -70,10 +70,13 @@ def read_csv(
 ) -> TableFile:
     """Read a CSV of labels, or raise one error with all its problems; encoding and delimiter are detected when None."""
     options = options or TableOptions()
-    return _parse(open_csv(path, options, encoding=encoding, delimiter=delimiter), options, check_image)
+    return parse_table(open_csv(path, options, encoding=encoding, delimiter=delimiter), options, check_image)
 
 
-def _parse(file: RawTable, options: TableOptions, check_image: CheckImage) -> TableFile:
+def parse_table(
+    file: RawTable, options: TableOptions, check_image: CheckImage, *, allow_unlabeled: bool = False
+) -> TableFile:
+    """Parse an open table; one without any known label is an error unless ``allow_unlabeled``."""
     problems, padded = ProblemList(file.path, file.unit), list[int]()
     findings = file.dialect.findings if file.dialect else ()
     collected = gc.isenabled()
@@ -81,7 +84,13 @@ def _parse(file: RawTable, options: TableOptions, check_image: CheckImage) -> Ta
     try:
         with closing(file.rows(problems, padded)) as rows:
             found = parse_rows(
-                rows, options, problems, check_image=check_image, classes=file.classes, findings=findings
+                rows,
+                options,
+                problems,
+                check_image=check_image,
+                classes=file.classes,
+                findings=findings,
+                allow_unlabeled=allow_unlabeled,
             )
     finally:
         if collected:
@@ -191,7 +200,7 @@ def read_parquet(
     path: Path, options: TableOptions | None = None, *, check_image: CheckImage = lambda name, line: None
 ) -> TableFile:
     """Read a Parquet file of labels, wide or lists, or raise one error with all its problems; rows count from 1."""
-    return _parse(open_parquet_table(path), options or TableOptions(), check_image)
+    return parse_table(open_parquet_table(path), options or TableOptions(), check_image)
 
 
 @contextmanager
@@ -369,15 +378,16 @@ class RawTable:
         classes: Sequence[str] | None = None,
         *,
         strip: bool = False,
+        appended: Sequence[Sequence[Cell]] = (),
     ) -> None:
-        """Write the table with other columns and edited rows in its own format, atomically.
+        """Write the table with other columns, edited rows and ``appended`` ones in its own format, atomically.
 
         A CSV keeps delimiter, encoding, byte order mark, line ends, titles and blank lines, and a row without a change
         its text, letter by letter (with ``strip`` without blanks at the end of its cells). Parquet keeps the types of
         columns and all values whose cells do not change; ``classes`` replace its list of classes.
         """
         if self.dialect is None:
-            table = self._edited(columns, edit, classes)
+            table = self._edited(columns, edit, classes, appended)
             with atomic_path(path) as temporary:
                 pq.write_table(table, temporary)
             return
@@ -388,7 +398,7 @@ class RawTable:
                 atomic_path(path) as temporary,
                 temporary.open("w", newline="", encoding=codec) as target,
             ):
-                target.writelines(self._edited_records(source, columns, edit, strip))
+                target.writelines(self._edited_records(source, columns, edit, strip, appended))
         except UnicodeEncodeError as error:
             letters = truncate_text(error.object[error.start : error.end])
             raise InputError(
@@ -397,15 +407,22 @@ class RawTable:
             ) from None
 
     def _edited_records(
-        self, source: TextIO, columns: Sequence[OutputColumn], edit: EditRow, strip: bool
+        self,
+        source: TextIO,
+        columns: Sequence[OutputColumn],
+        edit: EditRow,
+        strip: bool,
+        appended: Sequence[Sequence[Cell]],
     ) -> Iterator[str]:
         """Yield the text of the edited rows; that of a row that does not change stays as it is."""
         assert self.dialect is not None
-        delimiter, header = self.dialect.delimiter, True
+        delimiter, header, end, newline = self.dialect.delimiter, True, "\n", "\n"
         quoting: Literal[0, 1] = csv.QUOTE_MINIMAL
         yield from (source.readline() for _ in range(self.dialect.skip))
         for line, written, lines in read_records(source, delimiter, 0, ProblemList(self.path)):
             text = "".join(lines)
+            end = text[len(text.rstrip("\r\n")) :]
+            newline = end or newline
             cells: list[Cell] = [unquote_formula(cell.strip()) for cell in written]
             if not any(cells):
                 yield text
@@ -430,8 +447,18 @@ class RawTable:
                 yield body + more.removeprefix('""') + text[len(body) :]
             else:
                 yield _record(changed, delimiter, quoting) + text[len(body) :]
+        if appended and not end:
+            yield newline
+        for row in appended:
+            yield _record([quote_formula(str(cell)) for cell in row], delimiter, quoting) + newline
 
-    def _edited(self, columns: Sequence[OutputColumn], edit: EditRow, classes: Sequence[str] | None) -> pa.Table:
+    def _edited(
+        self,
+        columns: Sequence[OutputColumn],
+        edit: EditRow,
+        classes: Sequence[str] | None,
+        appended: Sequence[Sequence[Cell]],
+    ) -> pa.Table:
         with open_parquet(self.path) as file:
             table = _whole(file).cast(pq.read_schema(self.path))
         rows = [*self.rows()][1:]
@@ -444,15 +471,17 @@ class RawTable:
                 for row, (_, cells, after) in enumerate(edited)
                 if column.new or after[index] != cells[column.source]
             }
-            if changed or column.new or _is_list(field.type):  # lists of several dictionaries cannot be selected from
+            more = [typed_cell(row[index], field.type) for row in appended]
+            # lists of several dictionaries cannot be selected from
+            if changed or more or column.new or _is_list(field.type):
                 before = values.to_pylist()
                 new = [changed.get(row, before[place]) for row, (place, _, _) in enumerate(edited)]
-                arrays.append(pa.array(new, field.type))
+                arrays.append(pa.array([*new, *more], field.type))
             else:
                 arrays.append(values.take([place for place, _, _ in edited]))
             schema_fields.append(field.with_name(column.name))
         metadata: dict[bytes, bytes] = {**(table.schema.metadata or {})}
-        if schema_fields != [*table.schema] or len(edited) != table.num_rows:
+        if schema_fields != [*table.schema] or appended or len(edited) != table.num_rows:
             metadata.pop(b"pandas", None)  # the index and the columns as they were
         if self.classes is not None and classes is not None:
             metadata[CLASSES_KEY] = json.dumps([*classes], ensure_ascii=False).encode()

@@ -5,7 +5,7 @@ of lists are those of the source. A row of a CSV without a changed label is copi
 
 Three things the source may have no room for: lists without a column ``absent`` get one where a label became absent; in
 a wide table whose 0 means unknown, such cells become blank, so that 0 can say absent; and a class that is new gets a
-column at the end of a wide table, unknown where no label of it changes.
+column at the end of a wide table, unknown where no label of it changes. New images become rows at the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from labelgap.core.errors import InputError
 from labelgap.core.text import truncate_text
@@ -26,6 +27,14 @@ from labelgap.labels.io.table_file import ProblemList, TableOptions
 
 LabelChanges = Mapping[str, Mapping[str, int]]
 """image → class → new code, of labels that change."""
+
+
+class NewImage(NamedTuple):
+    """A row to append: what it has under image, split and group."""
+
+    image: str
+    split: str = "train"
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,15 +51,22 @@ class RewriteResult:
 
 
 def rewrite_table(
-    source: RawTable, out: Path, changes: LabelChanges, options: TableOptions, *, added: Sequence[str] = ()
+    source: RawTable,
+    out: Path,
+    changes: LabelChanges,
+    options: TableOptions,
+    *,
+    added: Sequence[str] = (),
+    images: Sequence[NewImage] = (),
 ) -> RewriteResult:
     """Write a table again with some labels changed; it was read with the same options, so it has no problems.
 
-    ``added`` are classes that the table does not have yet.
+    ``added`` are classes that the table does not have yet, ``images`` those that it gets, whose labels are ``changes``.
     """
     editor = _LabelEditor(source, changes, options, added)
     classes = None if source.classes is None else list(dict.fromkeys([*source.classes, *added]))
-    source.write(out, editor.columns, editor.edit, classes)
+    appended = [editor.edit(0, editor.new_row(image)) for image in images]
+    source.write(out, editor.columns, editor.edit, classes, appended=appended)
     return RewriteResult(editor.absent_added, options.zeros == "unknown", editor.kept)
 
 
@@ -69,6 +85,7 @@ class _LabelEditor:
         found = parse_header(0, self.header, options, self.names, ProblemList(source.path), sample)
         assert found.image is not None  # the table was read
         self.image, self.kept, self.absent_added = found.image, 0, False
+        self.places, self.sample = (found.image, found.split, found.group), sample[0]
         self.columns = [OutputColumn(name, number) for number, name in enumerate(self.header)]
         self.layout: WideLayout | ListLayout
         if found.present is not None:
@@ -107,6 +124,21 @@ class _LabelEditor:
                     f"{self.path} has '{layout.notation.separator}' between names, so its lists cannot hold "
                     f"'{truncate_text(name)}'. Write to another format: .csv from .parquet, or .parquet from .csv."
                 )
+
+    def new_row(self, image: NewImage) -> list[Cell]:
+        """Return the cells of a row without labels; an ``InputError`` where the table has no column for its split."""
+        blank = self.layout.spelling[UNKNOWN] if isinstance(self.layout, WideLayout) else ""
+        classes = self.layout.columns if isinstance(self.layout, WideLayout) else {}
+        cells: list[Cell] = [blank if n in classes else type(cell)() for n, cell in enumerate(self.sample)]
+        for name, value, unset, place in zip(image._fields, image, ("", "train", ""), self.places, strict=True):
+            if place is not None:
+                cells[place] = value
+            elif value != unset:
+                raise InputError(
+                    f"{image.image} is of the {name} '{truncate_text(value)}', and {self.path} has no column '{name}': "
+                    "leave that column out of the new table, or train anew on one table with all images."
+                )
+        return cells
 
     def edit(self, number: int, cells: list[Cell]) -> list[Cell]:
         """Return the cells of a row with the changes to its image."""
