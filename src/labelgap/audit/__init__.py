@@ -19,4 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "add_images", "find_missing", "find_missing_in_parts"]
 
-__getattr__ = lazy_names(__name__, "adding", "candidates", "parts", "runs")
+__getattr__ = lazy_names(__name__, "candidates", "parts", "runs", "adding")
