@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib
 import inspect
 import os
@@ -121,8 +122,10 @@ def main() -> None:
     """
     # On a busy machine, threads that spin while they wait make a step of a small network ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    gc.set_threshold(100_000)  # by default it looks at the half million objects of PyTorch again and again
     with protect_streams(), _signals_as_exit():
         code = _run()
+    gc.freeze()  # nor are they looked at when the interpreter ends
     sys.exit(code)
 
 
