@@ -179,7 +179,7 @@ def test_the_script_opens_photos_only(exported: ExportedFiles, tmp_path: Path, m
 def test_the_script_is_like_the_run(run: Run, exported: ExportedFiles, photos: list[Path], tmp_path: Path) -> None:
     check_script(run, exported, photos)
     run = make_run(tmp_path / "run", calibration=CALIBRATION, transform="crop", **NETWORK)  # else the same network
-    preprocess = export_module._preprocess(run, export_module._Graph(run.model))
+    preprocess = export_module.describe_preprocess(run, export_module.ExportGraph(run.model))
     assert (preprocess["size"], preprocess["resize"]) == (64, 73)
     copied = ExportedFiles(tmp_path / "model.onnx", tmp_path / "preprocess.json", tmp_path / "predict_onnx.py", None)
     shutil.copy(exported.model, copied.model)

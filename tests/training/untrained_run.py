@@ -48,9 +48,9 @@ def make_run(
     own = {"classes": tuple(classes), "backbone": backbone, "protocol": protocol, "head": head, "select": "last"}
     write_config(folder, RunConfig.checked(**{**PLAIN, **SETTINGS, **own}, **settings))
     torch.manual_seed(0)
-    network = Classifier(
-        IdentityBackbone(width) if backbone == "features" else create_backbone(backbone), len(classes), head
-    )
+    given = {name: settings[name] for name in ("weights", "size") if name in settings}
+    made = IdentityBackbone(width) if backbone == "features" else create_backbone(backbone, **given)
+    network = Classifier(made, len(classes), head)
     save_weights(folder, torch.nn.ModuleDict({"head": network.head}) if protocol == "linear" else network, 1)
     thresholds = {"values": [0.4, 0.5, 0.5], "marks": list(marks)}
     if classes is not CLASSES:

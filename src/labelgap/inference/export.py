@@ -73,8 +73,8 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     model = Path(path)
     files = ExportedFiles(model, model.with_name(PREPROCESS), model.with_name(SCRIPT_NAME), None)
     _check_path(files, force)
-    graph = _Graph(deepcopy(run.model).cpu()).eval()
-    preprocess = _preprocess(run, graph)
+    graph = ExportGraph(deepcopy(run.model).cpu()).eval()
+    preprocess = describe_preprocess(run, graph)
     content = _convert(graph, run, preprocess)
     difference = _verify(graph, content)
     if difference is not None and not graph.on_features:
@@ -88,7 +88,7 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     return replace(files, difference=difference)
 
 
-class _Graph(nn.Module):
+class ExportGraph(nn.Module):
     """Maps uint8 images, or features, to logits and scores."""
 
     def __init__(self, network: Classifier) -> None:
@@ -129,7 +129,7 @@ def _check_path(files: ExportedFiles, force: bool) -> None:
         raise InputError(f"an export needs the package {missing[0]}: pip install 'labelgap[onnx]'.")
 
 
-def _convert(graph: _Graph, run: Run, preprocess: dict[str, Any]) -> bytes:
+def _convert(graph: ExportGraph, run: Run, preprocess: dict[str, Any]) -> bytes:
     """Return the ONNX file, for any batch size, with metadata and without traces of the machine."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns of its own internals
@@ -176,7 +176,7 @@ def _strip(part: Any) -> None:
                 item.doc_string = ""
 
 
-def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
+def describe_preprocess(run: Run, graph: ExportGraph) -> dict[str, Any]:
     """Return the preprocessing of the input, and the meaning of the output."""
     line, thresholds = run.calibration, run.thresholds
     classes = [
@@ -189,11 +189,11 @@ def _preprocess(run: Run, graph: _Graph) -> dict[str, Any]:
         }
         for column, name in enumerate(run.config.classes)
     ]
-    images = _preprocess_images(run, graph)
+    images = describe_images(run, graph)
     return {"input": graph.input_name, **images, "unsure_within_odds": unsure_within(), "classes": classes}
 
 
-def _preprocess_images(run: Run, graph: _Graph) -> dict[str, Any]:
+def describe_images(run: Run, graph: ExportGraph) -> dict[str, Any]:
     """Return how the run resizes an image; ``resize`` is None where it is not cropped."""
     if graph.on_features:
         return {"width": graph.network.backbone.num_features}
@@ -211,7 +211,7 @@ def _preprocess_images(run: Run, graph: _Graph) -> dict[str, Any]:
     }
 
 
-def _verify(graph: _Graph, content: bytes) -> float | None:
+def _verify(graph: ExportGraph, content: bytes) -> float | None:
     """Return the largest difference of a score to PyTorch's; None where onnxruntime is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
@@ -233,7 +233,7 @@ def _verify(graph: _Graph, content: bytes) -> float | None:
     return largest
 
 
-def _verify_reading(run: Run, graph: _Graph, preprocess: dict[str, Any]) -> None:
+def _verify_reading(run: Run, graph: ExportGraph, preprocess: dict[str, Any]) -> None:
     """Raise an error where the script makes other pixels of an unusual image than a prediction of the run does."""
     script = ModuleType(SCRIPT_NAME)
     vars(script).update(__file__=SCRIPT_NAME, SPEC=preprocess)

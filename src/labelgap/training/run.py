@@ -48,6 +48,7 @@ from labelgap.training.history import (
     trained_epochs,
     unseen_splits,
 )
+from labelgap.training.hub import local_folder
 from labelgap.training.loop.inputs import FeatureInputs, ImageInputs, Inputs, bounded_batch, predict_logits
 from labelgap.training.network import build_classifier, check_weights, feature_inputs, stored_feature_width
 from labelgap.training.progress import Reporter
@@ -337,8 +338,11 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Run:
-    """Open a run folder; ``backbone`` is the network of ``fit``, where its class cannot be made without arguments."""
-    return Run(path, backbone=backbone)
+    """Open a run folder, or one on the Hugging Face hub, ``hf://owner/name`` or ``hf://owner/name@revision``.
+
+    ``backbone`` is the network of ``fit``, where its class cannot be made without arguments.
+    """
+    return Run(local_folder(path), backbone=backbone)
 
 
 def _measured(measured: Mapping[str, Any]) -> str:
