@@ -122,6 +122,8 @@ def main() -> None:
     """
     # On a busy machine, threads that spin while they wait make a step of a small network ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # What NumPy and SciPy compute here is small, and the threads of their BLAS wait in loops; PyTorch has its own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000)  # by default it looks at the half million objects of PyTorch again and again
     with protect_streams(), _signals_as_exit():
         code = _run()
