@@ -292,6 +292,10 @@ class Dataset:
         """
         return _writer("fiftyone").to_fiftyone(self, name)
 
+    def to_huggingface(self) -> Any:
+        """Return a ``datasets.DatasetDict``: the image, and a bool for each class, null where it is unknown."""
+        return _writer("huggingface").to_huggingface(self)
+
     def _with_splits(self, changed: Sequence[Split], shown: Sequence[LabelsShown], step: Mapping[str, Any]) -> Dataset:
         """Return the data set with some splits replaced, and what each of them shows now."""
         splits = {split.name: split for split in changed}

@@ -18,6 +18,7 @@ from labelgap.core.findings import Note
 from labelgap.core.trust import require_trust
 from labelgap.data.dataset import Dataset
 from labelgap.data.readers.annotation_tools import load_live_fiftyone
+from labelgap.data.readers.huggingface import save_live
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.recipe import SHARDS, Recipe, to_stored_option, to_stored_path
 from labelgap.data.readers.shards import is_shard_url
@@ -116,7 +117,8 @@ def load(data: Any, path: str | os.PathLike[str] | None = None, **options: Any) 
 
     Args:
         data: a path, which is recognized by what it leads to; ``name=path``; one of ``dataset_names()``; or a live data
-            set of FiftyOne, with the options of ``load_live_fiftyone``. A name beats a path: ``./digits`` is the path.
+            set of FiftyOne or Hugging Face, with the options of ``load_live_fiftyone`` or ``load_huggingface``. A name
+            beats a path: ``./digits`` is the path.
         path: where the data set of that name lies; not for data that comes with labelgap.
         **options: of that data set; None means not given. An unknown one is an error that names the nearest.
 
@@ -162,7 +164,11 @@ def _load_live(data: Any, **options: Any) -> Dataset:
     library = type(data).__module__.partition(".")[0]
     if library == "fiftyone":
         return load_live_fiftyone(data, **options)
-    raise InputError(f"data of the type {type(data).__name__}: give a path, a name, or a data set of FiftyOne.")
+    if library == "datasets":
+        return load_by_name("huggingface", save_live(data), **options)
+    raise InputError(
+        f"data of the type {type(data).__name__}: give a path, a name, or a data set of FiftyOne or Hugging Face."
+    )
 
 
 def recognize_format(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -1,6 +1,8 @@
-"""A Hugging Face data set on a disk: images in its rows, labels as lists of classes or as a column per class.
+"""A Hugging Face data set: images in its rows, labels as lists of classes, as vectors or as a column per class.
 
 The package ``datasets`` is not needed: pyarrow reads the files that ``save_to_disk`` writes, and Parquet as on the Hub.
+A live ``datasets.Dataset`` is saved in the cache first: its rows may be selected, shuffled or in memory, and a run on
+them can be opened again.
 
 Reference: Lhoest et al., "Datasets: A Community Library for Natural Language Processing", EMNLP 2021.
 """
@@ -12,10 +14,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,8 +29,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field
 
+from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError, RunError
-from labelgap.core.files import file_digest
+from labelgap.core.files import file_digest, make_folder
 from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import READ_ERRORS, parse_json, read_json, reading
 from labelgap.core.text import truncate_text
@@ -220,12 +225,14 @@ INVALID: Final = 2
 class LabelColumns:
     """Where the images and labels are: in one column of lists (or of one class each), or in a column per class.
 
-    ``names`` are the classes that numbers in lists stand for, empty where lists hold names.
+    ``names`` are the classes that numbers in lists stand for, empty where lists hold names. ``vectors``: lists have a
+    state for every class.
     """
 
     image: str
     labels: tuple[str, ...]
     lists: bool
+    vectors: bool
     names: tuple[str, ...]
     ignored: tuple[str, ...]
 
@@ -247,23 +254,25 @@ def choose_columns(split: SplitFiles, ignored: Sequence[str]) -> LabelColumns:
     found = {name: _class_names(schema.field(name).type, features.get(name)) for name in left}
     lists = {name: names for name, names in found.items() if names is not None}
     states = [name for name in left if _is_state(schema.field(name).type)]
+    vectors = [name for name in left if _is_list(kind := schema.field(name).type) and _is_state(kind.value_type)]
+    vectors = [] if lists else vectors
     place, several = f"{split.files[0].name}: it has", "--ignore-columns leaves some out"
     if not images:
         raise InputError(f"{place} no column of images ({{bytes, path}}), only {_join(schema.names)}.")
-    for what, candidates in (("images", images), ("classes", [*lists])):
+    for what, candidates in (("images", images), ("classes", [*lists]), ("states", vectors)):
         if len(candidates) > 1:
             raise InputError(f"{place} several columns of {what} ({_join(candidates)}): {several}.")
     label, names = next(iter(lists.items()), ("", ()))
     if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(f"{place} a column '{label}' with the class '{truncate_text(repeated[0])}' twice.")
-    if not lists and not states:
+    if not lists and not vectors and not states:
         raise InputError(
-            f"{place} no column of labels: lists of ClassLabel or of names, or a column of bool or int per class; "
-            f"only {_join(schema.names)}."
+            f"{place} no column of labels: lists of ClassLabel, of names or of states, or a column of bool or int per "
+            f"class; only {_join(schema.names)}."
         )
-    chosen = (label,) if lists else tuple(states)
+    chosen = (label,) if lists else tuple(vectors or states)
     rest = tuple(name for name in left if name not in (*images, *chosen))
-    return LabelColumns(images[0], chosen, bool(lists), names, rest)
+    return LabelColumns(images[0], chosen, bool(lists), bool(vectors), names, rest)
 
 
 def _join(names: Iterable[str]) -> str:
@@ -390,6 +399,7 @@ class RowReader:
     def __init__(self, folder: Path, columns: LabelColumns, problems: ProblemList) -> None:
         self.folder, self.columns, self.problems = folder, columns, problems
         self.files: list[Path] = []
+        self.width = 0  # of vectors
 
     def read(self, name: str, split: SplitFiles) -> SplitRows:
         """Read a split: the labels, and where the images are."""
@@ -402,6 +412,8 @@ class RowReader:
                     place = len(rows.images) - first
                     if self.columns.lists:
                         self._read_lists(place, batch.column(self.columns.labels[0]), rows)
+                    elif self.columns.vectors:
+                        self._read_vectors(place, batch.column(self.columns.labels[0]), rows)
                     else:
                         self._read_states(place, batch, rows)
                     self._read_images(place, number, batch.column(self.columns.image), rows)
@@ -423,6 +435,19 @@ class RowReader:
             shown = wrong[:1] if is_no_class(len(wrong), len(cells)) else wrong[:_ROWS_SHOWN]
             for row in shown.tolist():
                 self._report(first + row, f"{cells[row]} under {truncate_text(name)}: {rule}")
+        rows.states.append(states)
+
+    def _read_vectors(self, first: int, column: pa.Array, rows: SplitRows) -> None:
+        """Read a state for every class; null in place of a list is all unknown."""
+        lengths = pc.list_value_length(column).drop_null().to_numpy()
+        self.width = self.width or int(lengths.max(initial=0))
+        states = np.full((len(column), self.width), UNKNOWN, dtype=np.int8)
+        known, values = column.is_valid().to_numpy(zero_copy_only=False), column_states(column.drop_null().flatten())
+        if (lengths != self.width).any():
+            return self._report(first, f"a list has {int(lengths[lengths != self.width][0])} states, not {self.width}")
+        states[known] = values.reshape(-1, self.width)
+        for row in np.flatnonzero((states == INVALID).any(axis=1))[:_ROWS_SHOWN].tolist():
+            self._report(first + row, f"{column[row]}: a label is 1, 0 or null")
         rows.states.append(states)
 
     def _read_lists(self, first: int, column: pa.Array, rows: SplitRows) -> None:
@@ -483,8 +508,9 @@ def load_huggingface(
 ) -> Dataset:
     """Read what ``save_to_disk`` wrote, or Parquet files as on the Hub.
 
-    Labels are a column of lists of ``ClassLabel`` or of names, a column of one ``ClassLabel``, or a column of bool or
-    int for each class, where null is unknown.
+    Labels are a column of lists of ``ClassLabel`` or of names, a column of one ``ClassLabel``, a column of lists with a
+    state for every class of ``classes`` in this order (else numbers name them), or a column of bool or int for each
+    class, where null is unknown.
 
     Args:
         path: the folder.
@@ -508,6 +534,7 @@ def load_huggingface(
     parts = {name: reader.read(name, files) for name, files in splits.items()}
     problems.refuse()
     rule = "a column per class; true or 1 = present, false or 0 = absent, null = unknown"
+    rule = "a list of a state per class" + rule[len("a column per class") :] if columns.vectors else rule
     rule = f"lists of tags; a tag that is not listed is {unlisted}" if columns.lists else rule
     findings = [*left_out, Note(rule)]
     if columns.ignored:
@@ -515,7 +542,12 @@ def load_huggingface(
     all_names = columns.names or sorted(
         {name for rows in parts.values() for each in rows.listed for name in each or ()}
     )
-    if missing := sorted({*(classes or ())} - {*(all_names if columns.lists else columns.labels)}):
+    own: Sequence[str] = all_names if columns.lists else columns.labels
+    if columns.vectors:
+        own = [*map(str, range(reader.width))] if classes is None else classes
+        if len(own) != reader.width:
+            raise InputError(f"{root} has {reader.width} states in a row, and these are {len(own)} classes.")
+    if missing := sorted({*(classes or ())} - {*own}):
         raise InputError(f"{root} has no class '{truncate_text(missing[0])}' (classes).")
     made: dict[str, Split] = {}
     for (split, rows), names in zip(parts.items(), _image_names(list(parts.values())), strict=True):
@@ -524,12 +556,26 @@ def load_huggingface(
             table = LabelTable.from_lists(lists, classes=all_names, images=names, unlisted=unlisted)
             table = table.keep(np.array([each is not None for each in rows.listed])[table.rows])
         else:
-            table = LabelTable.from_dense(np.concatenate(rows.states), columns.labels, names)
+            table = LabelTable.from_dense(np.concatenate(rows.states), own, names)
         source = RowImages(root.absolute(), columns.image, reader.files, names, rows.images)
         made[split] = Split(split, source, table if classes is None else table.with_classes(classes))
     sizes, has_splits = {split: len(part) for split, part in made.items()}, any(split.name for split in found)
     counts = count_labels([part.labels for part in made.values()])
     return Dataset.of(root.resolve().name, made, (*findings, counts, *describe_splits(sizes, has_splits)))
+
+
+def save_live(data: Any) -> Path:
+    """Return a folder of the cache to which a ``datasets.Dataset`` or ``DatasetDict`` is saved, under its digest."""
+    parts = data if isinstance(data, Mapping) else {"": data}
+    text = "".join(f"{name} {part._fingerprint} " for name, part in parts.items())
+    folder = cache_folder() / "datasets" / hashlib.sha256(text.encode()).hexdigest()[:32]
+    make_folder(folder.parent)
+    if not folder.exists():
+        with TemporaryDirectory(dir=folder.parent) as temporary:
+            data.save_to_disk(f"{temporary}/data")
+            with suppress(FileExistsError):
+                Path(temporary, "data").rename(folder)
+    return folder
 
 
 def _name_splits(root: Path, found: Sequence[SplitFiles]) -> tuple[dict[str, SplitFiles], list[Finding]]:
