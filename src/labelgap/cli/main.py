@@ -31,7 +31,7 @@ from labelgap.core.terminal import protect_streams
 _PANELS: Final = {
     "Train and evaluate": "demo train compare linear-eval evaluate predict export report verify",
     "Studies": "reproduce sweep",
-    "Find missing labels": "audit review apply revisions",
+    "Find missing labels": "audit review label-studio apply revisions",
     "Data": "inspect convert features shard",
     "Lists": "methods datasets backbones cache",
 }

@@ -18,7 +18,7 @@ from labelgap.audit.candidates import Audit
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.writers.exchange import ExchangeTable, merge_splits, read_json, write_compact_json
-from labelgap.data.writers.fiftyone import read_fiftyone, read_fiftyone_decisions, write_fiftyone_candidates
+from labelgap.data.writers.fiftyone import live_name, read_fiftyone, read_fiftyone_decisions, write_fiftyone_candidates
 from labelgap.data.writers.formats import ConversionResult, convert
 from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable
@@ -93,6 +93,14 @@ def import_decisions(review: Review, source: str, path: Any, reviewer: str) -> I
         exchange = read_fiftyone_decisions(path, review.candidates.classes, review.folder.data)
     else:
         exchange = read_label_studio(path) if source == "labelstudio" else read_fiftyone(path)
+    result = store_labels(review, exchange, reviewer, path if is_file else Path(live_name(path)))
+    return result if is_file else replace(result, withdrawn=0)  # tags of a live data set are of candidates alone
+
+
+def store_labels(
+    review: Review, exchange: ExchangeTable, reviewer: str, path: Path, client: str | None = None
+) -> ImportResult:
+    """Store the labels of a table that are new in a review as decisions; ``path`` is where they are from."""
     unknown = next((name for name in exchange.table.classes if name not in review.candidates.classes), None)
     if unknown is not None:
         raise InputError(f"{path} has the class {unknown!r}, which {review.path} does not have.")
@@ -103,7 +111,7 @@ def import_decisions(review: Review, source: str, path: Any, reviewer: str) -> I
         imported = _known_codes(exchange.table, row)
         known = _known_codes(split.labels, position)
         for name, observed in known.items():
-            withdrawn += is_file and name not in imported  # tags of a live data set are of candidates alone
+            withdrawn += name not in imported
             same += imported.get(name) == observed
         for name, value in imported.items():
             key = LabelKey(split.name, split.labels.images[position], name)
@@ -114,7 +122,7 @@ def import_decisions(review: Review, source: str, path: Any, reviewer: str) -> I
             version, number = 0 if current is None else current.id, review.candidates.number_of(key)
             made = (value, uuid.uuid4().hex, version)
             new.append(Decision(key, *made) if number is None else review.decision(number, *made))
-    review.store.append(new, reviewer=reviewer, client=f"import-{uuid.uuid4().hex[:12]}")
+    review.store.append(new, reviewer=reviewer, client=client or f"import-{uuid.uuid4().hex[:12]}")
     return ImportResult(len(locations), len(new), same, withdrawn)
 
 

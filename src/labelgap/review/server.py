@@ -103,7 +103,7 @@ def create_server(
     _ = review.current, review.candidates.image_order  # computed before the first request
     with suppress(LabelGapError):  # without the data, the pages say what is wrong with them
         _ = review.image_order
-    listener = _listen(host, port)
+    listener = listen(host, port)
     number = int(listener.getsockname()[1])
     policy = make_access_policy(host, number)
     bounds = (limits or ConnectionLimits()).within_open_files()
@@ -136,7 +136,8 @@ def _private_page(folder: Path, address: str) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _listen(host: str, port: int | None) -> socket.socket:
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a listening socket; without a port, of the first free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED), 0]
     for number in ports:

@@ -20,6 +20,7 @@ from labelgap.data.writers.exchange import (
     ExchangeTable,
     from_lists,
     known_class_names,
+    match_name,
     merge_splits,
     read_json,
     write_compact_json,
@@ -182,12 +183,7 @@ def read_fiftyone_decisions(samples: Any, classes: Sequence[str], data: Dataset)
 
 def _names_of(samples: Any, known: Container[str]) -> list[str]:
     """Return the name of every sample's image: the end of its path that is a known name, else its path."""
-    found = []
-    for path in samples.values("filepath"):
-        parts = Path(path).parts
-        ends = ("/".join(parts[start:]) for start in range(len(parts)))
-        found.append(next((end for end in ends if end in known), path))
-    return found
+    return [match_name(path, known) or path for path in samples.values("filepath")]
 
 
 def _classifications(names: list[str]) -> dict[str, Any]:

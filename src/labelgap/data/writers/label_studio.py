@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
@@ -66,8 +67,13 @@ def read_label_studio(path: Path, unlisted: str = "unknown") -> ExchangeTable:
     tasks = read_json(path)
     if not isinstance(tasks, list):
         raise InputError(f"{path} is not a list of Label Studio tasks.")
+    return table_of_tasks(tasks, path, _interface_classes(interface_path(path)) or None, unlisted)
+
+
+def table_of_tasks(tasks: list[Any], path: Path, classes: Sequence[str] | None, unlisted: str) -> ExchangeTable:
+    """Return the labels of tasks, as ``read_label_studio`` does; ``path`` is where they are from, for errors."""
     try:
-        images = [_image_name(task["data"]) for task in tasks]
+        images = [image_name(task["data"]) for task in tasks]
         splits = [task["data"].get("split", "") for task in tasks]
         if not all(isinstance(split, str) for split in splits):
             raise TypeError("a split that is a text")
@@ -77,7 +83,6 @@ def read_label_studio(path: Path, unlisted: str = "unknown") -> ExchangeTable:
         what = truncate_text(str(error), 200)
         raise InputError(f"{path} is not a list of Label Studio tasks: one lacks {what}.") from None
     present, absent = ([chosen[state] for chosen in lists] for state in _STATES)
-    classes = _interface_classes(interface_path(path)) or None
     complete = None if unlisted == "unknown" else [each is not None for each in annotations]
     return from_lists(path, present, absent, classes, images, [[split] for split in splits], complete)
 
@@ -93,7 +98,7 @@ _UPLOADED: Final = re.compile(r"/data/upload/\d+/[0-9a-f]{8}-")
 """What Label Studio puts before the name of a file that was uploaded."""
 
 
-def _image_name(data: dict[str, Any]) -> str:
+def image_name(data: Mapping[str, Any]) -> str:
     """Return the name of a task's image: ``name``, or the path in the address of the image."""
     if "name" in data:
         return str(data["name"])
