@@ -19,16 +19,26 @@ def export(
     onnx: Annotated[Path | None, option("File to write, .onnx; two more are written beside it.")] = None,
     huggingface: Annotated[Path | None, option("Folder to write, for transformers and the hub.")] = None,
     push_to_hub: Annotated[str | None, option("Upload that folder.", metavar="OWNER/NAME")] = None,
+    mlflow: Annotated[Path | None, option("Folder to write, a model of MLflow.")] = None,
+    pt2: Annotated[Path | None, option("File to write, .pt2, for torch.export.load.")] = None,
     force: Force = False,
 ) -> None:
-    """Write a run for programs without labelgap: as ONNX with a script, or for transformers and the hub."""
-    if onnx is None and huggingface is None and push_to_hub is None:
-        raise InputError("say what to write: --onnx FILE, --huggingface FOLDER, --push-to-hub OWNER/NAME.")
+    """Write a run for programs without labelgap: as ONNX with a script, for transformers, MLflow or PyTorch."""
+    if not any((onnx, huggingface, push_to_hub, mlflow, pt2)):
+        raise InputError("say what to write: --onnx, --huggingface, --push-to-hub, --mlflow or --pt2.")
     opened = lg.open_run(run)
     if onnx is not None:
         _export_onnx(opened, onnx, force)
     if huggingface is not None or push_to_hub is not None:
         _export_huggingface(opened, huggingface, push_to_hub, force)
+    if mlflow is not None:
+        from labelgap.inference.exports.mlflow import export_mlflow
+
+        print_fields(("wrote", export_mlflow(opened, mlflow)), ("run", f"mlflow models serve -m {mlflow}"))
+    if pt2 is not None:
+        from labelgap.inference.exports.pt2 import export_pt2
+
+        print_fields(("wrote", export_pt2(opened, pt2, force=force)))
 
 
 def _export_onnx(run: lg.Run, onnx: Path, force: bool) -> None:

@@ -110,7 +110,7 @@ def export_huggingface(run: Run, folder: str | os.PathLike[str], *, card: str = 
     if isinstance(converted, str):
         export_onnx(run, path / _ONNX, force=True)
     else:
-        _write_transformers(run, converted, path)
+        _write_transformers(run, *converted, path)
     both = (_ONNX, PREPROCESS, SCRIPT_NAME), (_CONFIG, _WEIGHTS, _PROCESSOR)
     files, others = both if reason else both[::-1]
     for name in others:
@@ -133,17 +133,8 @@ def push_to_hub(folder: Path, name: str) -> str:
     return address
 
 
-@dataclass(frozen=True)
-class _TimmNetwork:
-    """A network as timm makes it, with a classifier and the weights of a run."""
-
-    architecture: str
-    options: dict[str, Any]
-    network: nn.Module
-
-
-def _as_timm(model: Classifier) -> _TimmNetwork | str:
-    """Return timm's network that gives the logits of a run; else the reason why there is none."""
+def _as_timm(model: Classifier) -> tuple[str, dict[str, Any], nn.Module] | str:
+    """Return timm's network that gives the logits of a run, with its name and options; else why there is none."""
     model, spec = deepcopy(model).cpu(), model.backbone.input_spec
     backbone, options = model.backbone, dict[str, Any]()
     if not isinstance(model.head, LinearHead):
@@ -174,17 +165,17 @@ def _as_timm(model: Classifier) -> _TimmNetwork | str:
         difference = (network(images) - expected).abs().max() / expected.abs().max().clamp(min=1)
     if not difference <= TOLERANCE:
         return f"timm's {architecture} computes its features otherwise"
-    return _TimmNetwork(architecture, options, network)
+    return architecture, options, network
 
 
-def _write_transformers(run: Run, converted: _TimmNetwork, folder: Path) -> None:
+def _write_transformers(run: Run, architecture: str, options: dict[str, Any], network: nn.Module, folder: Path) -> None:
     classes, spec = run.config.classes, run.model.backbone.input_spec
     images = describe_images(run, ExportGraph(run.model))
     config = {
         "architectures": ["TimmWrapperForImageClassification"],
         "model_type": "timm_wrapper",
-        "architecture": converted.architecture,
-        "model_args": converted.options,
+        "architecture": architecture,
+        "model_args": options,
         "problem_type": "multi_label_classification",
         "num_classes": len(classes),
         "label_names": list(classes),
@@ -210,7 +201,7 @@ def _write_transformers(run: Run, converted: _TimmNetwork, folder: Path) -> None
     }
     write_json(folder / _CONFIG, config)
     write_json(folder / _PROCESSOR, processor)
-    write_tensors(folder / _WEIGHTS, converted.network.state_dict(), {"format": "pt"})
+    write_tensors(folder / _WEIGHTS, network.state_dict(), {"format": "pt"})
 
 
 def _write_run(run: Run, folder: Path) -> None:
