@@ -66,12 +66,7 @@ def test_a_model_is_loaded_and_served(photos: list[Path], tmp_path: Path) -> Non
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     serve = [sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", str(folder), "--env-manager", "local"]
     with (tmp_path / "log").open("wb") as log:
-        how: dict[str, Any] = {
-            "stdout": log,
-            "stderr": log,
-            "start_new_session": True,
-            "env": {**os.environ, "PATH": path},
-        }
+        how: dict[str, Any] = {"stdout": log, "stderr": log, "env": {**os.environ, "PATH": path}}
         server = subprocess.Popen([*serve, "--port", address.rpartition(":")[2]], start_new_session=True, **how)
     try:
 
