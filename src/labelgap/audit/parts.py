@@ -87,7 +87,7 @@ class PartTables(Mapping[str, LabelTable]):
         if part not in self._known:
             if own := [name for name in ("present", "absent") if name in self.parts.columns]:
                 listed = self.parts.read(part, *own)
-                table = labels_of_lists(listed, list_entries(listed), self.classes, len(listed))
+                table = labels_of_lists(list_entries(listed), self.classes, len(listed))
             else:
                 places = list(enumerate(self.places(part)))
                 at = np.array([row for row, place in places if place is not None], dtype=np.int64)

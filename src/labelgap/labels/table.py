@@ -75,8 +75,9 @@ class LabelTable(KnownLabels):
         value = as_codes(np.asarray(values).ravel())
         if not len(row) == len(column) == len(value):
             raise InputError(f"{len(row)} rows, {len(column)} class numbers and {len(value)} values: one each a label.")
-        known = value != UNKNOWN
-        row, narrow, value = sort_entries(row[known], column[known], value[known], classes)
+        if not (known := value != UNKNOWN).all():
+            row, column, value = row[known], column[known], value[known]
+        row, narrow, value = sort_entries(row, column, value, classes)
         starts = starts_from_lengths(np.bincount(row, minlength=count))
         return cls(starts, narrow, value, classes, None if isinstance(images, int | np.integer) else images)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from hypothesis import strategies as st
 from labelgap.core.errors import InputError
 from labelgap.core.text import quote_formula
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
-from labelgap.labels.io.formats import open_csv, open_parquet_table, read_csv
+from labelgap.labels.io.formats import open_csv, open_parquet_table, parse_table, read_csv
 from labelgap.labels.io.rewrite import LabelChanges, RewriteResult, rewrite_table
-from labelgap.labels.io.table_file import TableOptions
+from labelgap.labels.io.table_file import TableFile, TableOptions
 
 LETTERS = "ab ,;\"'\n\r\t=+-@#é漢\U0001f600\u2028\x0b\ufeff\\0"
 COLUMNS = {"image", "split", "group", "present"}
@@ -124,6 +125,42 @@ def test_through_a_csv_with_changed_labels(table: LabelTable, data: st.DataObjec
         table.to_csv(source)
         rewrite_table(open_csv(source, TableOptions()), out, changes, TableOptions())
         assert LabelTable.from_csv(out) == wanted
+
+
+PLAIN = st.lists(st.sampled_from(["cat", "dog", "big dog", "é"]), max_size=3, unique=True).map(";".join)
+TRICKY = [*";,|[]'\" \t\r\n\0\x1c\xa0=0", "\n\n", "cat;cat", "a.jpg", "image,present\n", "\ufeff", "x" * 5000]
+
+
+@st.composite
+def files_of_lists(draw: st.DrawFn) -> str:
+    header = draw(st.sampled_from(["image,present", "image,present,absent"]))
+    rows = [[f"{row}.jpg", *(draw(PLAIN) for _ in header.split(",")[1:])] for row in range(draw(st.integers(0, 4)))]
+    text = "\n".join([header, *map(",".join, rows)]) + draw(st.sampled_from(["", "\n"]))
+    for mark in draw(st.lists(st.sampled_from(TRICKY), max_size=2)):
+        place = draw(st.integers(0, len(text)))
+        text = text[:place] + mark + text[place:]
+    return text
+
+
+@settings(max_examples=300)
+@given(files_of_lists(), st.sampled_from([None, ";"]), st.sampled_from(["unknown", "absent"]))
+def test_columns_of_lists_are_read_as_their_rows_are(text: str, separator: str | None, unlisted: str) -> None:
+    def outcome(read: Callable[[], TableFile]) -> object:
+        try:
+            found = read()
+            return {**vars(found), "lines": found.lines.tolist(), "revisions": [*found.revisions]}
+        except InputError as error:
+            return str(error), getattr(error, "__notes__", None)
+
+    def check(name: str, line: int) -> str | None:
+        return f"{line} is missing" if name.startswith("3") else None
+
+    options = TableOptions(separator=separator, unlisted=unlisted)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.csv"
+        path.write_text(text, encoding="utf-8", newline="")
+        by_rows = outcome(lambda: parse_table(open_csv(path, options), options, check))
+        assert outcome(lambda: read_csv(path, options, check_image=check)) == by_rows
 
 
 @pytest.fixture

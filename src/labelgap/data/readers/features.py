@@ -109,8 +109,8 @@ def _load_parts(folder: Path) -> Dataset:
     if wrong := {*splits.tolist()} - {*SPLITS}:
         raise InputError(f"{folder}: '{truncate_text(min(wrong))}' under split: it must be train, val or test.")
     entries, images = list_entries(kept), kept["image"].to_pylist()
-    classes = sorted({name for names in entries.values() for name in names.unique().to_pylist() if name is not None})
-    labels, arrays = labels_of_lists(kept, entries, classes, images), _stored_features(parts, splits)
+    classes = sorted({name for listed in entries.values() for name in listed.names})
+    labels, arrays = labels_of_lists(entries, classes, images), _stored_features(parts, splits)
     members = {name: np.flatnonzero(splits == name) for name in arrays}
     if "train" not in arrays:
         raise InputError(f"{folder} has no image of train.")

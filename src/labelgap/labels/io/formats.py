@@ -6,9 +6,12 @@ import csv
 import gc
 import io
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TextIO
 
@@ -16,13 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
 
 from labelgap.core.errors import InputError, LabelGapError, UnknownNameError, describe_missing_path
 from labelgap.core.files import atomic_path
-from labelgap.core.findings import Finding
+from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import READ_ERRORS, parse_json
 from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.labels.io.classes import apply_class_options
 from labelgap.labels.io.dialect import (
     Dialect,
     detect_dialect,
@@ -31,7 +37,7 @@ from labelgap.labels.io.dialect import (
     read_records,
     split_records,
 )
-from labelgap.labels.io.layout import Cell, CellParser
+from labelgap.labels.io.layout import Cell, CellParser, blanks_between_tags
 from labelgap.labels.io.parse import (
     COLUMN_SYNONYMS,
     CheckImage,
@@ -39,11 +45,14 @@ from labelgap.labels.io.parse import (
     image_name_problem,
     is_header,
     parse_rows,
+    refuse_problems,
 )
 from labelgap.labels.io.table_file import RESERVED_COLUMNS, SPLITS, ProblemList, TableFile, TableOptions
 from labelgap.labels.sparse import starts_from_lengths
 from labelgap.labels.table import LabelTable
 
+_MAX_HEADER: Final = 64
+_MAX_IMAGE: Final = 4096
 _BLOCK_LABELS: Final = 1 << 22
 _TEXT: Final = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}
 
@@ -70,7 +79,63 @@ def read_csv(
 ) -> TableFile:
     """Read a CSV of labels, or raise one error with all its problems; encoding and delimiter are detected when None."""
     options = options or TableOptions()
-    return parse_table(open_csv(path, options, encoding=encoding, delimiter=delimiter), options, check_image)
+    file = open_csv(path, options, encoding=encoding, delimiter=delimiter)
+    return _read_plain_lists(file, options, check_image) or parse_table(file, options, check_image)
+
+
+_LISTS: Final = (b"image,present", b"image,present,absent")
+_UNPLAIN: Final = (*b"\"'|[]\x7f", *(b" ,", b", ", b" ;", b"; ", b" \n", b"\n ", b"\n,", b"\n\n", b"\nimage,present"))
+"""What a CSV of lists does not have that is read column by column: quotes, other marks, blanks around names."""
+
+
+def _read_plain_lists(file: RawTable, options: TableOptions, check_image: CheckImage) -> TableFile | None:
+    """Read a CSV ``image,present[,absent]`` with ";" between names by its columns, several times as fast as by rows.
+
+    None where anything in it asks for care, or is wrong: then the rows are parsed.
+    """
+    careful = options.rename or options.aliases or options.ignore_columns or options.zeros != "absent"
+    if careful or options.separator not in (None, ";") or file.dialect is None or file.dialect.delimiter != ",":
+        return None
+    with file.path.open("rb") as opened:
+        header = opened.readline(_MAX_HEADER).rstrip(b"\n")
+        opened.seek(len(header))
+        data = opened.read() if header in _LISTS and file.dialect.encoding == "utf-8-sig" else b""
+    if len(data) < 2 or any(mark in data for mark in _UNPLAIN) or data[-1:] == b" ":
+        return None
+    if np.count_nonzero(np.frombuffer(data, np.uint8) < 32) != data.count(b"\n"):
+        return None
+    names = header.decode().split(",")
+    try:
+        if not data.isascii() and re.search(r"[^\S \n]", data.decode()):  # blanks of other alphabets
+            return None
+        content = arrow_csv.read_csv(
+            pa.py_buffer(data).slice(1),
+            arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=1 << 24),
+            arrow_csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False),
+        )
+        longest = [pc.max(pc.binary_length(content[name])).as_py() for name in names]
+        if longest[0] > _MAX_IMAGE or max(longest) > csv.field_size_limit():
+            return None
+        images = content["image"].to_pylist()
+        lists = {name: _entries(pc.split_pattern(content[name], ";")) for name in names[1:]}
+        classes = sorted({name for each in lists.values() for name in each.names if name})
+        table = labels_of_lists(lists, classes, images)
+    except (InputError, UnicodeDecodeError, pa.ArrowInvalid):
+        return None
+    if not len(table.values):
+        return None
+    problems = ProblemList(file.path)
+    for line, image in enumerate(images, 2):
+        if (problem := check_image(image, line)) is not None:
+            problems.add(line, problem)
+    refuse_problems(problems, dict(zip(classes, np.bincount(table.columns).tolist(), strict=True)))
+    table = table.with_unknown_absent() if options.unlisted == "absent" else table
+    rule = Note(f"lists of tags; a tag that is not listed is {options.unlisted}")
+    joined = blanks_between_tags(classes) if options.separator is None else []
+    table, revisions, found = apply_class_options(table, options, {}, classes)
+    findings = (rule, *joined, *found, *file.dialect.findings)
+    return TableFile(file.path, table, None, None, np.arange(2, len(table) + 2), findings, revisions=revisions)
 
 
 def parse_table(
@@ -145,6 +210,7 @@ _UNPACKED_BYTES: Final = 1 << 30
 _UNPACKED_PER_BYTE: Final = 100
 """Bytes that a file may unpack to: so many, and so many for each of its own."""
 _STATES = {"present": PRESENT, "absent": ABSENT}
+_NO_NAMES: Final = "it must hold lists of class names, each of them a string."
 
 
 def write_table(table: LabelTable, path: Path) -> None:
@@ -164,36 +230,65 @@ def write_table(table: LabelTable, path: Path) -> None:
 def read_table(path: Path) -> LabelTable:
     """See ``LabelTable.from_parquet``; without class names in the metadata they are those that occur, sorted."""
     file = _opened(path)
-    lists = {name: file.column(name) for name in _STATES if name in file.schema.names}
-    entries = {name: _class_names(column, f"{path}, column '{name}'") for name, column in lists.items()}
-    found = {name for names in entries.values() for name in names.unique().to_pylist()}
+    for name in (name for name in _STATES if name in file.schema.names):
+        _check_lists(file.column(name).type, f"{path}, column '{name}'")
+    entries = list_entries(file)
+    for name, listed in entries.items():
+        if (listed.numbers < 0).any():
+            raise InputError(f"{path}, column '{name}': {_NO_NAMES}")
+    found = {name for listed in entries.values() for name in listed.names}
     classes = stored_classes(file.schema.metadata, path) or sorted(found)
     if unknown := sorted(found.difference(classes)):
         raise InputError(f"{path} lists the class '{unknown[0]}', which its own list of classes does not have.")
     images = pc.cast(file.column("image"), pa.large_string()).to_pylist()  # a dictionary takes 20 times as long
     try:
-        return labels_of_lists(file, entries, classes, images)
+        return labels_of_lists(entries, classes, images)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def list_entries(table: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Return all names in each column of lists, ``present`` and ``absent``."""
-    return {name: pc.list_flatten(table[name]) for name in _STATES if name in table.column_names}
+class ListEntries(NamedTuple):
+    """The entries of a column of lists: the row of each and the number of its name, -1 where it is null; the names."""
+
+    rows: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    names: list[str]
+
+
+def list_entries(table: pa.Table) -> dict[str, ListEntries]:
+    """Return the entries of each column of lists, ``present`` and ``absent``; each name is looked up once a chunk."""
+    return {name: _entries(table[name]) for name in _STATES if name in table.column_names}
+
+
+def _entries(column: pa.ChunkedArray) -> ListEntries:
+    number: defaultdict[str, int] = defaultdict(count().__next__)
+    parts, first = [(np.empty(0, np.int64), np.empty(0, np.int64))], 0
+    for chunk in column.chunks:
+        entries = chunk.flatten()
+        if not pa.types.is_dictionary(entries.type):
+            entries = pc.cast(entries, pa.large_string()).dictionary_encode()
+        indices = pc.fill_null(pc.cast(entries.indices, pa.int64()), -1).to_numpy()
+        used = np.zeros(len(entries.dictionary) + 1, dtype=np.bool_)
+        used[indices] = True
+        words = zip(used.tolist(), entries.dictionary.to_pylist(), strict=False)
+        numbers = np.array([number[word] if seen and word is not None else -1 for seen, word in words] + [-1])
+        rows = np.arange(first, first + len(chunk))
+        parts.append((np.repeat(rows, pc.fill_null(pc.list_value_length(chunk), 0).to_numpy()), numbers[indices]))
+        first += len(chunk)
+    return ListEntries(*map(np.concatenate, zip(*parts, strict=True)), [*number])
 
 
 def labels_of_lists(
-    table: pa.Table, entries: Mapping[str, pa.ChunkedArray], classes: Sequence[str], images: Sequence[str] | int
+    entries: Mapping[str, ListEntries], classes: Sequence[str], images: Sequence[str] | int
 ) -> LabelTable:
     """Return the labels that columns of lists name; other names than these classes are left out."""
-    known, parts = pa.array(classes, pa.large_string()), []
-    for name, names in entries.items():
-        columns = pc.index_in(names.cast(pa.large_string()), known)
-        kept = pc.is_valid(columns)
-        rows = pc.list_parent_indices(table[name]).filter(kept).to_numpy()
-        parts.append((rows, columns.filter(kept).to_numpy(), np.full(len(rows), _STATES[name], dtype=np.int8)))
-    row, column, value = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return LabelTable.from_entries(row, column, value, classes, images)
+    place, parts = {name: column for column, name in enumerate(classes)}, []
+    for name, listed in entries.items():
+        columns = np.array([*(place.get(each, -1) for each in listed.names), -1])[listed.numbers]
+        kept = columns >= 0
+        rows, columns = (listed.rows, columns) if kept.all() else (listed.rows[kept], columns[kept])
+        parts.append((rows, columns, np.full(len(rows), _STATES[name], dtype=np.int8)))
+    return LabelTable.from_entries(*map(np.concatenate, zip(*parts, strict=True)), classes, images)
 
 
 def read_parquet(
@@ -306,17 +401,13 @@ def stored_classes(metadata: Any, path: Path) -> list[str] | None:
     return classes
 
 
-def _class_names(column: pa.ChunkedArray, where: str) -> pa.Array:
-    """Return all names in a column of lists, one after the other."""
-    kind = column.type
+def _check_lists(kind: pa.DataType, where: str) -> None:
+    """Refuse a column that holds no lists of names."""
     if not _is_list(kind):
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
-    kind = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
-    names = pc.cast(pc.list_flatten(column), pa.large_string()) if _is_text(kind) else None
-    if names is None or names.null_count:
-        raise InputError(f"{where}: it must hold lists of class names, each of them a string.")
-    return names
+    if not _is_text(kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type):
+        raise InputError(f"{where}: {_NO_NAMES}")
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -401,6 +401,16 @@ def image_name_problem(name: str) -> str | None:
     return None
 
 
+def refuse_problems(problems: ProblemList, counts: Mapping[str, int]) -> None:
+    """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
+    try:
+        problems.refuse()
+    except ProblemsError as error:
+        if (note := describe_same_names(counts)) is not None:
+            error.add_note(note)
+        raise
+
+
 @dataclass
 class _RowParser:
     """The columns, and the images, splits, groups, lines and problems so far; of repeated images both lines.
@@ -540,13 +550,8 @@ class _RowParser:
                 self.problems.extend(self.repeated[0][0], f"; {hint}")
 
     def refuse_problems(self, counts: Mapping[str, int]) -> None:
-        """Raise one error with all problems, with a note about names of classes that are one; ``counts`` has all."""
-        try:
-            self.problems.refuse()
-        except ProblemsError as error:
-            if (note := describe_same_names(counts)) is not None:
-                error.add_note(note)
-            raise
+        """Raise one error with all problems, or where there is no row."""
+        refuse_problems(self.problems, counts)
         if not self.images:
             raise InputError(f"{self.problems.path} has a header and no rows: there is no image to learn from.")
 
