@@ -91,8 +91,10 @@ def review(
             announcement.cancel()
             where: dict[str, Any] = {"host": options.host, "port": options.port, "browser": not options.no_browser}
             asked: dict[str, Any] = {"budget": budget, "double": double, "live": not options.fixed_order}
-            serve(opened, reviewer=author, on_start=partial(_print_start, opened), **where, **asked)
-            _print_end(opened)
+            with closing(
+                serve(opened, reviewer=author, on_start=partial(_print_start, opened), **where, **asked)
+            ) as last:
+                _print_end(last)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
 
 from labelgap.reporting.page import package_version
+from labelgap.review.new_photos import NewPhotos
 from labelgap.review.queues import Feed, FeedPage, decided_rows, mix, paginate
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review
@@ -36,6 +37,7 @@ class AppContext:
     reviewer: str  # author of the decisions until another name is typed in the page
     budget: int | None = None  # seconds that the review is meant to take; None for no limit
     double: float = 0.0  # share of the labels that are asked of a second person
+    photos: NewPhotos | None = None  # what adds photos to the run; None where that is not offered
     started: float | None = None  # when the first page was opened
     reported: str = ""  # the last error that was printed to the terminal
     leases: Leases = field(default_factory=Leases)  # which candidates the open pages show
@@ -205,6 +207,7 @@ class Visitor:
             number="" if number is None else number,
             csrf_token=context.policy.csrf_token,
             reviewer=context.reviewer,
+            photos=context.photos,
             remaining=context.remaining(),
             heat=context.heat_maps.available,
             counters=counters_context(self.review, number, context.reviewer),

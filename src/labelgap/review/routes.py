@@ -17,6 +17,7 @@ from labelgap.core.errors import InputError, LabelGapError
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues, views
 from labelgap.review.context import (
+    AppContext,
     Browser,
     ClassNumber,
     Context,
@@ -28,12 +29,14 @@ from labelgap.review.context import (
     find_image,
     status_parts,
 )
+from labelgap.review.new_photos import NewPhotos
 from labelgap.review.schemas import (
     CandidateId,
     ClassMessage,
     DecisionBatch,
     DecisionMessage,
     LeaseMessage,
+    PhotosMessage,
     Reviewer,
     Token,
     UndoMessage,
@@ -303,6 +306,29 @@ def add_class(context: Context, message: ClassMessage) -> JSONResponse:
     review.refresh_classes(now=True)
     review.similar.prepare()
     return JSONResponse({"number": review.candidates.classes.index(name), "name": name})
+
+
+@router.get("/api/photos")
+def photos_state(context: Context) -> dict[str, str | bool]:
+    """Return whether photos are being added, and what the command has printed last."""
+    return _photos(context).state()
+
+
+@router.post("/api/photos")
+def add_photos(context: Context, message: PhotosMessage) -> JSONResponse:
+    """Start to add photos to the run."""
+    photos = _photos(context)
+    if message.store != context.review.store.id:
+        return _other_review(context.review)
+    if not photos.start(message.path.strip()):
+        return JSONResponse({"problem": "busy", "detail": "photos are being added already."}, 409)
+    return JSONResponse(photos.state())
+
+
+def _photos(context: AppContext) -> NewPhotos:
+    if context.photos is None:
+        raise HTTPException(404, "photos are added on the machine of the server: labelgap train RUN --add more.csv")
+    return context.photos
 
 
 @router.post("/api/leases")

@@ -41,6 +41,14 @@ class ClassMessage(_StrictModel):
     name: str = Field(min_length=1, max_length=200)
 
 
+class PhotosMessage(_StrictModel):
+    """New photos to add to the run: the path of a table or a folder on the machine of the server."""
+
+    store: Token
+    reviewer: Reviewer
+    path: str = Field(pattern=r"^[^\x00]+$", max_length=4096)
+
+
 class DecisionMessage(_StrictModel):
     """A decision; see ``events.Decision``."""
 

@@ -15,9 +15,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError
+from labelgap.review.new_photos import NewPhotos
 from labelgap.review.session import Review
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def serve(
     double: float = 0.0,
     live: bool = True,
     on_start: Callable[[str], None] = lambda address: None,
-) -> None:
-    """Serve the page until Ctrl-C.
+) -> Review:
+    """Serve the page until Ctrl-C; return the review, another one where photos were added to its run.
 
     Args:
         review: the review.
@@ -56,18 +57,26 @@ def serve(
         live: whether to rank what is open again while people decide.
         on_start: is called with the link to the page, with its token, once the server listens.
     """
-    server, listener, address = create_server(
-        review, host=host, port=port, reviewer=reviewer, budget=budget, double=double
-    )
+    asked: dict[str, Any] = {"reviewer": reviewer, "budget": budget, "double": double}
+    asked["token"] = secrets.token_urlsafe(24)
     warnings.filterwarnings("ignore", module="PIL")  # broken metadata; filters are not per thread
-    if live:
-        review.start_ranking()
-    on_start(address)
-    with listener, suppress(KeyboardInterrupt), ExitStack() as stack:
-        if browser and _has_display():
-            page = stack.enter_context(_private_page(review.path, address))
-            threading.Timer(0.5, webbrowser.open, [page.as_uri()]).start()
-        server.run(sockets=[listener])
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        while True:
+            photos = NewPhotos(review.path) if NewPhotos.are_possible(review.folder) else None
+            server, listener, address = create_server(review, host=host, port=port, photos=photos, **asked)
+            with listener:
+                port = int(listener.getsockname()[1])
+                if live:
+                    review.start_ranking()
+                on_start(address)
+                if browser and _has_display():
+                    page = stack.enter_context(_private_page(review.path, address))
+                    threading.Timer(0.5, webbrowser.open, [page.as_uri()]).start()
+                server.run(sockets=[listener])
+            if photos is None or not photos.added:
+                break
+            review, browser, on_start = review.reopened(), False, lambda address: None
+    return review
 
 
 def create_server(
@@ -79,10 +88,13 @@ def create_server(
     budget: int | None = None,
     double: float = 0.0,
     limits: ConnectionLimits | None = None,
+    token: str | None = None,
+    photos: NewPhotos | None = None,
 ) -> tuple[Server, socket.socket, str]:
     """Return the server, its listening socket, and the link to the page; see ``serve``.
 
-    ``limits`` of its connections are those of ``ConnectionLimits`` when not given.
+    ``limits`` of its connections are those of ``ConnectionLimits`` when not given, the ``token`` a new one. ``photos``
+    adds photos to the run, for a server of this machine alone, which then ends.
     """
     try:
         import uvicorn
@@ -102,13 +114,14 @@ def create_server(
         ) from None
     _ = review.current, review.candidates.image_order  # computed before the first request
     with suppress(LabelGapError):  # without the data, the pages say what is wrong with them
-        _ = review.image_order
+        _ = review.image_order, review.audit_ranking
     listener = listen(host, port)
     number = int(listener.getsockname()[1])
-    policy = make_access_policy(host, number)
+    policy = make_access_policy(host, number, token)
+    photos = None if policy.allow_ip_hosts else photos
     bounds = (limits or ConnectionLimits()).within_open_files()
     config = uvicorn.Config(
-        SecurityMiddleware(create_app(AppContext(review, policy, reviewer, budget, double)), policy),
+        SecurityMiddleware(create_app(AppContext(review, policy, reviewer, budget, double, photos)), policy),
         log_level="error",
         access_log=False,
         server_header=False,
@@ -121,7 +134,10 @@ def create_server(
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=32 * 1024,
     )
-    return LimitedServer(config), listener, _address(host, number, policy.token)
+    server = LimitedServer(config)
+    if photos is not None:
+        photos.on_added = partial(setattr, server, "should_exit", True)
+    return server, listener, _address(host, number, policy.token)
 
 
 @contextmanager

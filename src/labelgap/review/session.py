@@ -24,7 +24,7 @@ from labelgap.data.dataset import Split
 from labelgap.review.candidates import WRONG, Candidates, Copies, find_copies
 from labelgap.review.database import FILE as STORE
 from labelgap.review.estimates import AuditCounts, ReviewEstimate, SampleEstimate, count_audited, estimate_current
-from labelgap.review.folder import ReviewFolder
+from labelgap.review.folder import ReviewFolder, open_review_folder
 from labelgap.review.live import LiveRankings, Ranking, RankingJob, image_features
 from labelgap.review.new_classes import AddedClassNames, SimilarImages
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
@@ -107,10 +107,15 @@ class Review:
             self.rankings.stop()
         self.store.close()
 
+    def reopened(self) -> Review:
+        """Return the review of the folder as it is now, and close this one."""
+        fresh = Review(open_review_folder(self.path, self.folder.source, **self.folder.options), self.split)
+        self.close()
+        return fresh
+
     def start_ranking(self) -> None:
         """Rank what is open again while people decide, in a process of its own; random images stay in their order."""
         if not self.folder.random and not np.isnan(self.candidates.columns.score).all():
-            _ = self.audit_ranking  # has the lowest number of this audit's
             self.rankings = LiveRankings(RankingJob.of(self.folder, self.candidates), self.store, self._decisions)
 
     def refresh_classes(self, now: bool = False) -> None:

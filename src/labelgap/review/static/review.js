@@ -3,6 +3,7 @@
 
 import { setUpNewClass, similarAddress } from "./classes.js";
 import { Entries } from "./entries.js";
+import { setUpNewPhotos } from "./photos.js";
 import { Queue, randomId } from "./queue.js";
 import { browserStorage, tabStorage } from "./storage.js";
 import { Team } from "./team.js";
@@ -189,6 +190,7 @@ document.addEventListener("click", (event) => {
   else if (entry) entries.select(entries.list.indexOf(entry));
 });
 setUpNewClass(page, leave);
+setUpNewPhotos(page, leave);
 element("rest")?.addEventListener("click", () => entries.rest());
 element("undo")?.addEventListener("click", () => entries.undo());
 
