@@ -86,6 +86,10 @@ def test_only_a_server_of_this_machine_adds_photos(grown: Path) -> None:
             assert client.post("/api/photos", {"path": "more.csv"}).status == 409
             wait_until(lambda: not client.request("/api/photos").json["running"])
             assert "--help does not exist" in client.request("/api/photos").json["text"]
+            (Path("photos") / "none").mkdir()
+            assert client.post("/api/photos", {"path": "photos/none"}).json["running"]
+            wait_until(lambda: not client.request("/api/photos").json["running"])
+            assert "nothing to add" in client.request("/api/photos").json["text"] and not photos.added
 
 
 def test_photos_are_not_added_to_a_network(review: Review, client: ReviewClient) -> None:

@@ -37,6 +37,8 @@ from labelgap.training.rerun import fit_arguments
 from labelgap.training.run_folder import clean_folder
 
 PathLike = str | os.PathLike[str]
+NOTHING: Final = "nothing to add"
+"""The beginning of what is said where a run has all images already."""
 _FOLDER: Final = ".growing"
 """The new run until it is whole, in the folder of the old one."""
 
@@ -75,7 +77,7 @@ def add_images(
         data, place = opened.load_data(), Path(table).expanduser()
         new = NewImages(data, place, None if images is None else Path(images).expanduser())
         if new.known or not new.names:
-            reporter.log(f"nothing to add: {folder} has all images of {place}")
+            reporter.log(f"{NOTHING}: {folder} has all images of {place}")
             return opened
         growing = folder.absolute() / _FOLDER
         shutil.rmtree(growing, ignore_errors=True)

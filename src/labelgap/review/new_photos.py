@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import Final
 
+from labelgap.audit.adding import NOTHING
 from labelgap.review.folder import ReviewFolder
 
-_ERROR = "labelgap: "  # the beginning of the message of a command that fails
+_ERROR: Final = "labelgap: "  # the beginning of the message of a command that fails
 
 
 class NewPhotos:
@@ -25,10 +25,10 @@ class NewPhotos:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.added = folder.absolute(), False
+        self.is_running = False  # also while the server is about to start again
         self.on_added: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
+        self._text = ""
 
     @staticmethod
     def are_possible(folder: ReviewFolder) -> bool:
@@ -46,10 +46,12 @@ class NewPhotos:
             if self.is_running:
                 return False
             words = [sys.executable, "-m", "labelgap", "train", str(self.folder), f"--add={place}"]
-            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - the process writes to it, and pages read it
-            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": self._log}
-            self._process = subprocess.Popen(words, **streams)  # type: ignore[call-overload]
-        threading.Thread(target=self._wait, args=(self._process,), daemon=True).start()
+            self._text, silent = "", subprocess.DEVNULL
+            process = subprocess.Popen(
+                words, stdin=silent, stdout=silent, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+            )
+            self.is_running = True
+        threading.Thread(target=self._follow, args=(process,), daemon=True).start()
         return True
 
     @property
@@ -57,23 +59,17 @@ class NewPhotos:
         """The folder from which a relative path is understood."""
         return str(Path.cwd())
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the command runs, or has succeeded and the server is about to start again."""
-        return self._process is not None and self._process.poll() in (None, 0)
-
     def state(self) -> dict[str, str | bool]:
         """Return whether the command is running, and its last line; the whole error of one that has failed."""
-        with self._lock:
-            if self._process is None or self._log is None:
-                return {"running": False, "text": ""}
-            running = self.is_running
-            self._log.seek(0)
-            text = self._log.read().decode(errors="replace").strip()
-        error = text.rfind(f"\n{_ERROR}") + 1 or (0 if text.startswith(_ERROR) else len(text) - 2000)
-        return {"running": running, "text": text.rpartition("\n")[2] if running else text[max(error, 0) :]}
+        running, text = self.is_running, self._text.strip()
+        error = text.rfind(f"\n{_ERROR}") + 1 or (0 if text.startswith(_ERROR) else max(len(text) - 2000, 0))
+        return {"running": running, "text": text.rpartition("\n")[2] if running else text[error:]}
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        if process.wait() == 0:
-            self.added = True
+    def _follow(self, process: subprocess.Popen[str]) -> None:
+        with process:
+            for line in process.stderr or ():
+                self._text += line
+        self.added = process.returncode == 0 and NOTHING not in self._text
+        if self.added:
             self.on_added()
+        self.is_running = self.added
