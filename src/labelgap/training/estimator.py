@@ -41,6 +41,9 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     - a scipy sparse matrix: a stored 1 is present, a stored 0 absent, and what is not stored is unknown;
     - a ``LabelTable``.
 
+    scikit-learn's ``cross_val_predict`` passes Y on as it is with ``method="predict"`` alone. For scores it numbers the
+    values of each column from 0, so that unknown labels become known: fit the folds of a ``KFold`` yourself.
+
     Args:
         method: one of ``labelgap.methods()``, or "auto", which chooses by the states of the labels.
         options: the options of the method; its defaults where left out.
