@@ -21,8 +21,9 @@ from tests.review.samples import decide
 import labelgap as lg
 from labelgap.core.errors import InputError, ProblemsError, RunError
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
-from labelgap.review import Review, decisions, open_review_folder
+from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.apply import apply_decisions
+from labelgap.review.folder import drawn_rows
 from labelgap.training.features import _MissingFeatures
 
 OLD, NEW = 24, 6
@@ -135,6 +136,15 @@ def test_random_answers_of_the_old_draw_are_counted_as_decisions_alone(run: Path
         answer(review)
         drawn = int(((review.candidates.columns.random_rank > 0) & ~decided).sum())
     assert 0 < random_answers()[0] <= drawn
+
+
+def test_a_review_of_random_images_stays_with_its_images(run: Path, tmp_path: Path) -> None:
+    _add(run, tmp_path / "more.csv")
+    drawn = create_random_review(lg.open_run(run).load_data(), "train", 9, 0, tmp_path / "review")
+    before = drawn_rows(drawn).tolist()
+    _add(run, _photo(run, 0).parent)
+    assert drawn_rows(open_review_folder(tmp_path / "review")).tolist() == before
+    assert create_random_review(lg.open_run(run).load_data(), "train", 9, 0, tmp_path / "review").random
 
 
 def test_all_mistakes_of_a_table_are_reported_at_once_and_nothing_changes(run: Path, tmp_path: Path) -> None:

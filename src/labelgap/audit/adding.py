@@ -73,7 +73,7 @@ def add_images(
     folder, reporter = run.path if isinstance(run, Run) else Path(run), Reporter(quiet)
     with lock_folder(folder, "adding images"):
         opened = run if isinstance(run, Run) else open_run(run)
-        _check_run(opened)
+        check_run(opened)
         data, place = opened.load_data(), Path(table).expanduser()
         new = NewImages(data, place, None if images is None else Path(images).expanduser())
         if new.known or not new.names:
@@ -102,7 +102,7 @@ def add_images(
     return open_run(folder)
 
 
-def _check_run(run: Run) -> None:
+def check_run(run: Run) -> None:
     """Refuse a run that cannot get more images, and say what to do instead."""
     config, anew = run.config, "train a new run on one table of all images"
     if run.metrics.get("interrupted", True):

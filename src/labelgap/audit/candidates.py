@@ -546,7 +546,7 @@ _Name = Annotated[str, StringConstraints(min_length=1, max_length=32_000)]
 class StoredReview(BaseModel, extra="forbid", frozen=True):
     """The data of a review without a run of its own: of random images, or of the audit of several runs.
 
-    ``split``, ``images`` and ``seed`` are of the draw; None for an audit.
+    ``split``, ``images`` and ``seed`` are of the draw, from the first ``of`` images; None for an audit.
     """
 
     format: Literal[1]
@@ -555,6 +555,7 @@ class StoredReview(BaseModel, extra="forbid", frozen=True):
     split: Literal["train", "val", "test"] | None = None
     images: int | None = Field(default=None, ge=1, lt=2**63)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    of: int | None = Field(default=None, ge=1, lt=2**63)
 
 
 def describe_review(

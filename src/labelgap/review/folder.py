@@ -116,9 +116,10 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
         raise InputError(f"--random {images}: at least one image is needed.")
     if not data.recipe:
         raise InputError(f"{data.name} was not loaded by name, so a review cannot load it again.")
-    about = describe_review(out, data.recipe, data.classes, split=split, images=images, seed=seed)
+    draw: dict[str, Any] = {"split": split, "images": images, "seed": seed, "of": len(source)}
+    about = describe_review(out, data.recipe, data.classes, **draw)
     if (out / REVIEW_FILE).exists():
-        if (other := read_review_file(out)) != about:
+        if (other := read_review_file(out)).model_copy(update={"of": about.of}) != about:
             drawn = "" if other.images is None else f", of {other.images:,} random images of {other.split}"
             raise RunError(
                 f"{out} already holds another review{drawn}: `labelgap review {out}` continues it. Choose "
@@ -146,7 +147,7 @@ def drawn_rows(folder: ReviewFolder) -> NDArray[np.int64]:
     """
     about = read_review_file(folder.path)
     source = folder.data.split(about.split or "")
-    rows = _draw(len(source), about.images or 0, about.seed or 0)
+    rows = _draw(about.of or len(source), about.images or 0, about.seed or 0)
     asked = {*read_candidates(folder.path / CANDIDATES)["image"].to_pylist()}
     if not asked <= {source.labels.images[row] for row in rows.tolist()}:
         raise RunError(f"{source.name} of {folder.data.name} has changed since {folder.path} drew images from it.")

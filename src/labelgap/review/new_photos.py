@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from labelgap.audit.adding import NOTHING
+from labelgap.audit.adding import NOTHING, check_run
+from labelgap.core.errors import RunError
 from labelgap.review.folder import ReviewFolder
 
 _ERROR: Final = "labelgap: "  # the beginning of the message of a command that fails
@@ -33,12 +34,13 @@ class NewPhotos:
     @staticmethod
     def are_possible(folder: ReviewFolder) -> bool:
         """Return whether photos can be added to what a folder holds: a linear run on a table that is where it was."""
-        if folder.run is None or folder.random or folder.source is not None:
+        if folder.run is None or folder.source is not None:
             return False
-        config = folder.run.config
-        return (
-            config.protocol == "linear" and config.data.get("name") in ("csv", "parquet") and not config.data["steps"]
-        )
+        try:
+            check_run(folder.run)
+        except RunError:
+            return False
+        return True
 
     def start(self, place: str) -> bool:
         """Start to add the photos of a table or folder; return False where the command is running already."""
