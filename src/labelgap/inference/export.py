@@ -29,6 +29,8 @@ from labelgap.data.transforms import CenterCrop, Resize
 from labelgap.inference.columns import unsure_within
 from labelgap.inference.export_script import SCRIPT
 from labelgap.models import Classifier
+from labelgap.models.efficientnet_lite import EfficientNetLite
+from labelgap.models.inference import FoldedEfficientNet
 from labelgap.training.loop.inputs import ImageInputs
 from labelgap.training.network import IdentityBackbone
 from labelgap.training.run import Run
@@ -75,7 +77,7 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     _check_path(files, force)
     graph = ExportGraph(deepcopy(run.model).cpu()).eval()
     preprocess = describe_preprocess(run, graph)
-    content = _convert(graph, run, preprocess)
+    content = _convert(_fold(graph), run, preprocess)
     difference = _verify(graph, content)
     if difference is not None and not graph.on_features:
         _verify_reading(run, graph, preprocess)
@@ -127,6 +129,15 @@ def _check_path(files: ExportedFiles, force: bool) -> None:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(f"an export needs the package {missing[0]}: pip install 'labelgap[onnx]'.")
+
+
+def _fold(graph: ExportGraph) -> ExportGraph:
+    """Return the graph without batch norms, which take much of the time of an export, where labelgap can fold them."""
+    backbone = graph.network.backbone
+    if isinstance(backbone, EfficientNetLite):
+        graph = deepcopy(graph)
+        graph.network.backbone = FoldedEfficientNet(backbone).network
+    return graph
 
 
 def _convert(graph: ExportGraph, run: Run, preprocess: dict[str, Any]) -> bytes:

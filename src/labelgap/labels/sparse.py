@@ -97,15 +97,16 @@ def sort_entries(
     places = rows * max(len(classes), 1) + columns
     if (places[1:] > places[:-1]).all():
         return rows, columns.astype(np.int32), values
-    labels = 2 * places + (values == PRESENT)  # a label as one whole number, which is sorted faster than an order is
+    # a label as one whole number: it is sorted faster than an order of labels is
+    labels: NDArray[np.int64] = 2 * places + (values == PRESENT)
     labels.sort(kind="stable")
     places = labels >> 1
     rows = places // max(len(classes), 1)
-    columns = (places - rows * len(classes)).astype(np.int32)
+    narrow: NDArray[np.int32] = (places - rows * len(classes)).astype(np.int32)
     if (again := places[1:] == places[:-1]).any():
         first = int(again.argmax())
-        raise InputError(f"row {rows[first]} has two labels for class '{classes[columns[first]]}': it can have one.")
-    return rows, columns, (labels & 1).astype(np.int8)
+        raise InputError(f"row {rows[first]} has two labels for class '{classes[narrow[first]]}': it can have one.")
+    return rows, narrow, (labels & 1).astype(np.int8)
 
 
 def as_row_indices(rows: ArrayLike, count: int) -> NDArray[np.int64]:

@@ -275,7 +275,8 @@ def _entries(column: pa.ChunkedArray) -> ListEntries:
         rows = np.arange(first, first + len(chunk))
         parts.append((np.repeat(rows, pc.fill_null(pc.list_value_length(chunk), 0).to_numpy()), numbers[indices]))
         first += len(chunk)
-    return ListEntries(*map(np.concatenate, zip(*parts, strict=True)), [*number])
+    rows, numbers = map(np.concatenate, zip(*parts, strict=True))
+    return ListEntries(rows, numbers, [*number])
 
 
 def labels_of_lists(
@@ -288,7 +289,8 @@ def labels_of_lists(
         kept = columns >= 0
         rows, columns = (listed.rows, columns) if kept.all() else (listed.rows[kept], columns[kept])
         parts.append((rows, columns, np.full(len(rows), _STATES[name], dtype=np.int8)))
-    return LabelTable.from_entries(*map(np.concatenate, zip(*parts, strict=True)), classes, images)
+    row, column, value = map(np.concatenate, zip(*parts, strict=True))
+    return LabelTable.from_entries(row, column, value, classes, images)
 
 
 def read_parquet(
