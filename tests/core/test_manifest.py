@@ -86,6 +86,18 @@ def test_a_folder_without_manifest_is_not_checked_and_cannot_be_verified(tmp_pat
         verify_folder(tmp_path)
 
 
+def test_a_replacement_of_somebody_else_leads_to_no_file_elsewhere(tmp_path: Path, folder: Path) -> None:
+    home, run = tmp_path / "home", folder / "run"
+    for place in (home, run / ".replacement" / "heads"):
+        place.mkdir(parents=True)
+        (place / "profile").write_text(place.name)
+    write_manifest(run / ".replacement", ["heads/profile"])
+    (run / "heads").symlink_to(home)
+    with pytest.raises(RunError, match="leads out"):
+        finish_replacement(run)
+    assert (home / "profile").read_text() == "home"
+
+
 def test_files_are_replaced_together_or_not_at_all_wherever_the_process_is_killed(tmp_path: Path) -> None:
     def make(folder: Path, *names: str) -> Path:
         for name in names:

@@ -20,6 +20,7 @@ from labelgap.core.errors import RunError
 from labelgap.core.files import remove_partials_of, sync_folder, write_json
 from labelgap.core.lock import lock_folder
 from labelgap.core.stored import open_ordinary, read_json, reading, size_limit
+from labelgap.core.trust import refuse_links
 
 MANIFEST_FILE: Final = "manifest.json"
 FORMAT: Final = 1
@@ -85,6 +86,7 @@ def finish_replacement(folder: Path) -> None:
     new = folder / REPLACEMENT
     if not new.is_dir() or new.is_symlink():
         return
+    refuse_links(folder)  # somebody else may have made it
     with lock_folder(folder, "replacing files", wait=_WAIT, name=LOCK_FILE):
         if (new / MANIFEST_FILE).exists():  # it comes last
             if (folder / MANIFEST_FILE).exists():
