@@ -190,6 +190,7 @@ def labelgap(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "labelgap", *map(str, words)], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_run_goes_to_the_hub_and_comes_back(
     run: Run, photos: list[Path], hub: type[Hub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+@pytest.mark.slow
 def test_a_model_is_loaded_and_served(photos: list[Path], tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     folder = export_mlflow(run, tmp_path / "model")

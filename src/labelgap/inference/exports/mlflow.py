@@ -48,6 +48,7 @@ mlflow.models.set_model(Model())
 def export_mlflow(run: Run, folder: str | os.PathLike[str]) -> Path:
     """Write a run as a model of MLflow into a new folder; the thresholds of the scores are in its metadata."""
     path = Path(folder)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import
     try:
         mlflow: Any = importlib.import_module("mlflow")
     except ImportError:
