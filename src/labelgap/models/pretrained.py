@@ -55,7 +55,7 @@ def _from_hub(configuration: Any, name: str) -> Path:
     try:
         if constants.HF_HUB_OFFLINE:
             raise OSError("HF_HUB_OFFLINE is set")
-        _check_reachable(hub.hf_hub_url(repository, files[0], revision=revision))
+        check_reachable(hub.hf_hub_url(repository, files[0], revision=revision))
         with unescaped_output():
             try:
                 return Path(hub.hf_hub_download(repository, files[0], revision=revision))
@@ -71,7 +71,7 @@ def _from_address(address: str, name: str) -> Path:
     if file.is_file():
         return file
     try:
-        _check_reachable(address)
+        check_reachable(address)
         folder.mkdir(parents=True, exist_ok=True)
         with unescaped_output():
             torch.hub.download_url_to_file(address, str(file))
@@ -80,7 +80,7 @@ def _from_address(address: str, name: str) -> Path:
     return file
 
 
-def _check_reachable(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Raise ``OSError`` if a server cannot be reached; any answer counts."""
     try:
         urlopen(Request(address, method="HEAD"), timeout=TIMEOUT_SECONDS).close()

@@ -1,8 +1,8 @@
 """Runs on the Hugging Face hub: ``hf://owner/name`` or ``hf://owner/name@revision`` in place of a run folder.
 
-Of the repository only the four files of a run are fetched, by huggingface_hub, whose cache also serves where there is
-no network. They are copied into a folder of the cache by their commit, as the hub's cache consists of links. Such a run
-is like any that somebody else made: it is read, and nothing that it names is loaded or executed unasked.
+Of the repository only the files of a run are fetched, by huggingface_hub, whose cache also serves where there is no
+network. They are copied into a folder of the cache by their commit, as the hub's cache consists of links. Such a run is
+like any that somebody else made: it is read, and nothing that it names is loaded or executed unasked.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError
 from labelgap.core.files import make_folder
 from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.terminal import unescaped_output
+from labelgap.models.pretrained import check_reachable
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.history import METRICS_FILE
 from labelgap.training.run_files import BEST
@@ -44,24 +46,34 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
     if address is None:
         return Path(path)
     name, revision = address.groups()
-    hub, files = hub_library(), (*RUN_FILES, MANIFEST_FILE)
     try:
-        first = Path(hub.hf_hub_download(name, f"{RUN_FOLDER}/{files[0]}", revision=revision))
-        commit = first.parents[1].name
-        found = [
-            first,
-            *(Path(hub.hf_hub_download(name, f"{RUN_FOLDER}/{each}", revision=commit)) for each in files[1:]),
-        ]
+        with unescaped_output():
+            found = _download(name, revision)
     except Exception as error:  # of the HTTP library underneath, or of the checks of the name
         where = f"hf://{name}{f'@{revision}' if revision else ''}"
-        raise InputError(f"{where} cannot be opened ({type(error).__name__}: {error}).") from error
-    folder = cache_folder() / "hub" / name.replace("/", "--") / commit
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, importlib.import_module("huggingface_hub.errors").LocalEntryNotFoundError):
+            reason = "the hub cannot be reached, and its cache on this machine has no such files"
+        raise InputError(f"{where} cannot be opened ({reason}).") from error
+    folder = cache_folder() / "hub" / name.replace("/", "--") / found[0].parents[1].name
     make_folder(folder.parent)
     with TemporaryDirectory(dir=folder.parent) as temporary, suppress(FileExistsError):
         run = Path(temporary, "run")
         run.mkdir()
         for file in found:
-            shutil.copyfile(file, run / Path(file).name)
+            shutil.copyfile(file, run / file.name)
         if not folder.exists():
             run.rename(folder)
     return folder
+
+
+def _download(name: str, revision: str | None) -> list[Path]:
+    """Return the files of one commit in the hub's cache; without a network at once, where the library would retry."""
+    hub, files, local = hub_library(), [f"{RUN_FOLDER}/{name}" for name in (*RUN_FILES, MANIFEST_FILE)], False
+    try:
+        check_reachable(hub.hf_hub_url(name, files[0], revision=revision))
+    except OSError:
+        local = True
+    first = Path(hub.hf_hub_download(name, files[0], revision=revision, local_files_only=local))
+    how = {"revision": first.parents[1].name, "local_files_only": local}
+    return [first, *(Path(hub.hf_hub_download(name, file, **how)) for file in files[1:])]

@@ -116,7 +116,7 @@ def test_such_a_run_is_an_onnx_file_that_the_card_runs(photos: list[Path], tmp_p
 
 
 def test_an_export_replaces_only_its_own_files(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "hub"
+    folder, before = tmp_path / "hub", (run.path / "config.json").read_text()
     first = export_huggingface(run, folder)
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="--force"):
@@ -126,6 +126,8 @@ def test_an_export_replaces_only_its_own_files(run: Run, tmp_path: Path) -> None
     assert export_huggingface(run, folder, force=True) == first
     assert {path.name for path in folder.iterdir()} == {"notes.txt", "labelgap", *first.files} - {"labelgap/"}
     assert call("export", str(run.path)) == 2
+    assert call("export", str(run.path), "--huggingface", str(run.path), "--force") == 2
+    assert (run.path / "config.json").read_text() == before
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -209,8 +211,8 @@ def test_a_run_goes_to_the_hub_and_comes_back(
     scores = np.array(done.stdout.splitlines()[-1].split(), dtype=float)
     np.testing.assert_allclose(scores, expected.ravel(), atol=1e-6)
     assert hub.asked and not [path for path in hub.asked if "/resolve/" in path and "/labelgap/" not in path]
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     hub.asked.clear()
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
     done = labelgap("predict", "hf://me/pets", photos[0].parent, "--out", tmp_path / "x.csv")
     assert done.returncode == 0 and (tmp_path / "x.csv").exists() and not hub.asked, done.stderr
 

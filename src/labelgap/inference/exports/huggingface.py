@@ -24,6 +24,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import make_folder, write_json, write_text
 from labelgap.core.manifest import write_manifest
 from labelgap.core.tensors import write_tensors
+from labelgap.core.terminal import unescaped_output
 from labelgap.inference.export import (
     PREPROCESS,
     SCRIPT_NAME,
@@ -38,7 +39,7 @@ from labelgap.models.heads import LinearHead
 from labelgap.models.info import TIMM_PREFIX
 from labelgap.models.timm import TimmBackbone, import_timm
 from labelgap.training.config import write_config
-from labelgap.training.history import write_history
+from labelgap.training.history import METRICS_FILE, write_history
 from labelgap.training.hub import RUN_FILES, RUN_FOLDER, hub_library
 from labelgap.training.rerun import without_directories
 from labelgap.training.run import Run
@@ -104,6 +105,8 @@ def export_huggingface(run: Run, folder: str | os.PathLike[str], *, card: str = 
     path = Path(folder)
     if path.exists() and not (path.is_dir() and (force or not any(path.iterdir()))):
         raise InputError(f"{path} exists already: replace its files with --force, or choose another folder.")
+    if (path / METRICS_FILE).exists():
+        raise InputError(f"{path} is the folder of a run, whose config.json would be replaced: choose another.")
     converted = _as_timm(run.model)
     reason = converted if isinstance(converted, str) else None
     make_folder(path)
@@ -124,8 +127,9 @@ def push_to_hub(folder: Path, name: str) -> str:
     """Upload a folder as the repository ``owner/name``, which is made where there is none; return its address."""
     hub = hub_library()
     try:
-        address = str(hub.create_repo(name, exist_ok=True))
-        hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload from labelgap")
+        with unescaped_output():
+            address = str(hub.create_repo(name, exist_ok=True))
+            hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload from labelgap")
     except Exception as error:  # of the HTTP library underneath, or of its checks
         raise InputError(
             f"{name} cannot be uploaded ({type(error).__name__}: {error}). Logged in? `hf auth login`."
@@ -218,6 +222,6 @@ def _card(card: str, reason: str | None) -> str:
     text, library = _PIPELINE_USE, "transformers"
     if reason is not None:
         text, library = _ONNX_USE.replace("REASON", reason), "onnx"
-    card = card.replace("library_name: labelgap", f"library_name: {library}", 1)
+    card = card.replace("library_name: labelgap", f"library_name: {library}", 1).replace("; `config.json` has them", "")
     before, use, after = card.partition("\n## Use\n")
     return f"{before.rstrip()}\n{text}{use}{after}"
