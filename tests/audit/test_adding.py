@@ -61,7 +61,7 @@ def _take_photos(folder: Path, count: int) -> None:
 
 
 def _train(table: Path, out: Path, method: str = "an", **options: Any) -> lg.Run:
-    data = lg.load(str(table), images=table.parent / "photos", duplicates="off", **options.pop("data", {}))
+    data = lg.load(str(table), images=table.parent / "photos", **{"duplicates": "off", **options.pop("data", {})})
     return lg.fit(data, method, backbone="efficientnet-lite0", out=out, epochs=1, quiet=True, **options)
 
 
@@ -232,6 +232,18 @@ def test_rows_take_the_form_of_the_runs_own_table(wide: bool, trained: Path, run
     assert labels["02.png"][bright] == UNKNOWN and len(labels) == 14
     if wide:
         assert data.val is not None and "24.png" in data.val.labels.images and "zeros" not in data.recipe["options"]
+
+
+def test_a_copy_of_an_image_of_val_is_not_trained_on(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "photos", tmp_path / "photos")
+    shutil.copy(tmp_path / "photos" / "05.png", tmp_path / "photos" / "copy.png")
+    rows = [f"{number:02}.png,{'val' if number > 3 else 'train'},{number % 2}" for number in range(6)]
+    (tmp_path / "own.csv").write_text("image,split,bright\n" + "\n".join(rows))
+    _train(tmp_path / "own.csv", tmp_path / "own", data={"duplicates": "exact"})
+    (tmp_path / "more.csv").write_text("image,bright\ncopy.png,1\n")
+    with pytest.raises(ProblemsError, match=r"05\.png \(val\) is the same file as copy\.png \(train\)") as caught:
+        _add(tmp_path / "own", tmp_path / "more.csv")
+    assert caught.value.path == tmp_path / "more.csv" and not (tmp_path / "own" / ".growing").exists()
 
 
 def test_a_folder_gives_all_its_new_images_without_labels(run: Path) -> None:

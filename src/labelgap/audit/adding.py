@@ -8,8 +8,10 @@ class, and so hold for the new run too; only the random draw of the old audit sa
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 
 from labelgap.audit.candidates import FILE, read_metadata
 from labelgap.audit.runs import find_missing
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import InputError, ProblemsError, RunError
 from labelgap.core.files import atomic_path, make_folder
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import replace_together, replacing
@@ -39,6 +41,8 @@ from labelgap.training.run_folder import clean_folder
 PathLike = str | os.PathLike[str]
 NOTHING: Final = "nothing to add"
 """The beginning of what is said where a run has all images already."""
+_LINE: Final = re.compile(r", (?:line|row) \d+(?=\))")
+"""Where a message has the line of an image: here that of a table that nobody sees."""
 _FOLDER: Final = ".growing"
 """The new run until it is whole, in the folder of the old one."""
 
@@ -150,7 +154,11 @@ def _join(data: Dataset, new: NewImages, folder: Path) -> Dataset:
     given = {**recipe["options"], "images": os.fspath(new.root)}
     if written.zeros_cleared:
         del given["zeros"]
-    return load_by_name(recipe["name"], path, **given)
+    try:
+        return load_by_name(recipe["name"], path, **given)
+    except ProblemsError as error:  # an image is a copy of one in another split
+        found = [replace(each, message=_LINE.sub("", each.message)) for each in error.problems]
+        raise ProblemsError(new.file.path, found, "nothing was added: leave the new image out", unit="") from None
 
 
 def _renew_audit(folder: Path, growing: Path, reporter: Reporter, how: dict[str, Any]) -> None:
