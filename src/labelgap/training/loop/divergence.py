@@ -6,6 +6,7 @@ its rates and restarts from the best epoch; after ``MAX_HALVINGS`` halvings the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ class NanGuard:
 
     def update(self, loss: Tensor, index: Tensor, step: int) -> None:
         """Record the loss of a step, counted from 1 within the epoch."""
+        if loss.device.type == "cpu" and math.isfinite(float(loss)):
+            return
         bad = ~torch.isfinite(loss.detach())
         first = bad & ~self.failed
         self.step.add_(first * step)  # a number inside of torch.where would be copied to the device, which waits for it

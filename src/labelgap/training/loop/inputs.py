@@ -124,7 +124,7 @@ class ImageInputs:
         if self.transform == "augment":
             change = Augmentation(self.seed, self.flip, min_area=smallest_crop(spec.size))
         random = epoch is not None and (change is not None or (self.transform == "resize" and self.flip))
-        block = batch_size * (max(DRAWN_ROWS // batch_size, 1) if cuda else 1)
+        block = batch_size * max(DRAWN_ROWS // batch_size, 1)
         start = 0
         drawn: tuple[Tensor, ...] = ()
         for index, values in pixels:

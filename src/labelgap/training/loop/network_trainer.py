@@ -58,6 +58,8 @@ CHECK_EVERY = 200
 """Steps between two checks that the losses are finite; a check waits for the device."""
 MAX_LABELS = 2**30
 """Labels of a training, known or not, up to which all are on the GPU; else every batch is copied there."""
+MAX_LABELS_ON_HOST = 2**24
+"""Labels up to which a batch is taken from all of them without a GPU, not from the known ones alone."""
 
 
 class NetworkTrainer(Trainer):
@@ -80,8 +82,8 @@ class NetworkTrainer(Trainer):
         self.restart_point = RestartPoint(loss_fn, self.network)
         self.guard = NanGuard(self.table.images, config.batch_size, device)
         self.saved_at = time.monotonic()
-        on_gpu = device.type == "cuda" and np.prod(self.table.shape) <= MAX_LABELS
-        self.labels = LabelTables([self.table], device).dense if on_gpu else None
+        dense = np.prod(self.table.shape) <= (MAX_LABELS if device.type == "cuda" else MAX_LABELS_ON_HOST)
+        self.labels = LabelTables([self.table], device).dense if dense else None
         decoded = all(isinstance(each, ImageInputs) and each.pixels is not None for each in inputs.values())
         own_loss = "index" not in loss_fn.needs and type(loss_fn).__module__.startswith("labelgap.losses.")
         self.graphed_step = GraphedStep(

@@ -37,8 +37,8 @@ from labelgap.training.run_files import (
 )
 
 AUTO_LIMIT: Final = 2_000_000
-MAX_ON_DEVICE: Final = 2**22
-"""Entries of recorded batches that stay on a GPU until they are copied together."""
+MAX_RECORDED: Final = 2**22
+"""Entries of batches that stay on their device until they are copied together."""
 Amount = int | Literal["all", "off"]
 
 
@@ -93,19 +93,16 @@ class Trace:
         return {name: torch.from_numpy(values) for name, values in self._epoch.items()} if self.active else {}
 
     def record(self, index: Tensor, logits: Tensor, labels: Tensor, modified: Tensor) -> None:
-        """Record a batch as it was before its optimizer step; from a GPU, many batches are copied at once."""
+        """Record a batch as it was before its optimizer step; the entries of many batches are taken at once."""
         if self._by_row is None:
             return
         batch = (index, logits.detach().float(), labels, modified)
-        if logits.device.type == "cpu":
-            self._store(*batch)
-            return
         self._recorded.append(tuple(values.clone() for values in batch))  # a CUDA graph writes to the same place again
-        if sum(len(batch[0]) for batch in self._recorded) * self.classes > MAX_ON_DEVICE:
+        if len(self._recorded) * logits.numel() > MAX_RECORDED:
             self._collect()
 
     def _collect(self) -> None:
-        """Copy what was recorded from the device, which waits for it."""
+        """Take the entries of the batches so far; a GPU is waited for."""
         if self._recorded:
             self._store(*(torch.cat(parts).cpu() for parts in zip(*self._recorded, strict=True)))
             self._recorded.clear()
