@@ -69,7 +69,7 @@ def test_a_prior_that_known_labels_contradict_changes_nothing() -> None:
     random = np.random.default_rng(2)
     given = random.random((2_000, 2)) < 0.1
     scores = random.normal(size=(2, 2_000, 2)) + np.array([1.5, -1.0])[:, None, None] * given
-    both, run = fit_calibration(made_sample(scores, given), prior=True), fit_calibration(made_sample(scores[:1], given))
+    both, run = fit_calibration(made_sample(scores, given), priors=1), fit_calibration(made_sample(scores[:1], given))
     assert both.lines[1, 0] == 0
     np.testing.assert_allclose(both.log_odds(scores), run.log_odds(scores[:1]), atol=0.01)
 

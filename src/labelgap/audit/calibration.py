@@ -4,8 +4,8 @@ Three steps, each with few parameters, so that little data is enough. All of the
 
 1. *One scale.* The logits :math:`x_r` of each run become log-odds that a label is *observed present*, by one slope and
    one intercept for all classes (Platt), and so does the mean over runs:
-   :math:`z = a\,\overline{(a_r x_r + b_r)} + b`. A prior, such as zero-shot scores, joins them by a logistic
-   regression on both, in which it counts as much as the known labels follow it: ``prior_lines``.
+   :math:`z = a\,\overline{(a_r x_r + b_r)} + b`. Priors, such as zero-shot scores or a teacher's, join them by a
+   logistic regression on all, in which each counts as much as the known labels follow it: ``prior_lines``.
 2. *Which labels are present, and which of those are known*: ``metrics.label_model``, fitted to histograms of :math:`z`.
 3. *Scores*: the model's probability that an unknown label is present, one slope for all classes and an offset for each.
    Their sum over the unknown labels of a class is the estimate of how many are missing.
@@ -94,16 +94,14 @@ UnknownCounter = Callable[[Callable[[NDArray[Any]], NDArray[Any]], NDArray[np.fl
 """Counts the unknown labels of all images in bins; see ``count_unknown``."""
 
 
-def fit_calibration(
-    sample: ScoreSample, counter: UnknownCounter | None = None, *, prior: bool = False
-) -> ScoreCalibration:
-    """Fit the calibration of R runs, the leading axis of the sample; with ``prior``, the last one is a prior instead.
+def fit_calibration(sample: ScoreSample, counter: UnknownCounter | None = None, *, priors: int = 0) -> ScoreCalibration:
+    """Fit the calibration of R runs, the leading axis of the sample, of which the last ones are priors instead.
 
     ``counter`` is given where the sample does not hold all unknown labels.
     """
-    runs = [sample.map(itemgetter(run)) for run in range(len(sample.known) - prior)]
+    runs = [sample.map(itemgetter(run)) for run in range(len(sample.known) - priors)]
     lines = np.array([platt_line(run) for run in runs]).reshape(-1, 2)
-    lines = prior_lines(sample, lines) if prior else lines
+    lines = prior_lines(sample, lines) if priors else lines
     mean = sample.map(lambda logits: _mean_log_odds(logits, lines))
     mean_line = np.array(platt_line(mean))
     odds = mean.map(lambda values: _apply(values, mean_line))
@@ -179,19 +177,22 @@ def platt_line(sample: ScoreSample) -> tuple[float, float]:
 
 
 def prior_lines(sample: ScoreSample, lines: NDArray[np.float64]) -> NDArray[np.float64]:
-    r"""Return the lines of R runs and a prior, the last scorer of the sample, whose mean are the log-odds of both.
+    r"""Return the lines of R runs and of the priors, the last scorers, whose mean are the log-odds of all.
 
-    .. math:: P(\text{observed present}) = \sigma(\alpha\, m + \beta z + \gamma), \qquad m = \overline{a_r x_r + b_r}
+    .. math:: P(\text{observed present}) = \sigma(\alpha\, m + \sum_j \beta_j z_j + \gamma), \qquad
+              m = \overline{a_r x_r + b_r}
 
-    fitted over all classes, with :math:`\beta \ge 0`: a prior that known labels contradict counts nothing.
+    fitted over all classes, with :math:`\beta_j \ge 0`: a prior that known labels contradict counts nothing.
     """
-    both = sample.map(lambda scores: np.stack([_mean_log_odds(scores[:-1], lines), scores[-1]]))
-    values, is_present, weights = _observations(both)
-    alpha, beta, gamma = 1.0, 0.0, 0.0
+    runs = len(lines)
+    whole = sample.map(lambda scores: np.stack([_mean_log_odds(scores[:runs], lines), *scores[runs:]]))
+    values, is_present, weights = _observations(whole)
+    slopes, gamma = np.eye(len(values))[0], 0.0
     if is_present.any() and not is_present.all():
-        (alpha, beta), gamma = logistic_line(values, is_present, weights, min_slopes=(MIN_SLOPE, 0.0))
-    total = len(lines) + 1
-    return total * np.concatenate([alpha / len(lines) * lines, [[beta, gamma]]])
+        least = (MIN_SLOPE, *[0.0] * (len(values) - 1))
+        slopes, gamma = logistic_line(values, is_present, weights, min_slopes=least)
+    added = np.stack([slopes[1:], np.full(len(slopes) - 1, gamma / (len(slopes) - 1))], axis=1)
+    return (runs + len(added)) * np.concatenate([slopes[0] / runs * lines, added])
 
 
 def _observations(sample: ScoreSample) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:

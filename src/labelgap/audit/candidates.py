@@ -141,7 +141,7 @@ def rank_candidates(
     advance: Callable[[int], None] = lambda count: None,
     reviewed: NDArray[np.int64] | None = None,
     *,
-    prior: bool = False,
+    priors: int = 0,
 ) -> CandidateRanking:
     """Rank the unknown labels of some splits by the probability that they are present.
 
@@ -155,7 +155,7 @@ def rank_candidates(
         advance: called with the number of images of each block.
         reviewed: labels that a person decided, ``row · K + class``. None looks wrong, and the calibration takes them as
             unknown: it needs the labels as they were tagged, and people decide the most probable ones first.
-        prior: whether the last scorer is a prior, standardized for each class, and not a run.
+        priors: how many of the last scorers are priors, standardized for each class, and no runs.
 
     A known label *looks wrong* if the label model finds that more probable than not: ``label_model.ErrorModel``. Its
     score is the probability that it is present all the same; the least plausible labels come first.
@@ -177,7 +177,7 @@ def rank_candidates(
         }
     sample = sample_scores(tagged, scorers, seed, max_sampled, advance)
     counter = partial(count_unknown, tagged, scorers, advance=advance)
-    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, prior=prior)
+    calibration = fit_calibration(sample, None if sample.scale <= 1 else counter, priors=priors)
     known = np.bincount(sample.column[sample.is_present], minlength=classes)
     del sample
     missing = TopCandidates(classes, limits.per_class, limits.limit)
@@ -385,6 +385,7 @@ class _Metadata(BaseModel, extra="forbid", allow_inf_nan=False):
     likely: _Count = 0
     estimate: _Estimate | None = None
     zero_shot: _ZeroShot | None = None
+    priors: dict[str, float] = {}  # of each source of --prior, the log-odds that a standard deviation of it adds
     replaces: bool = False
     """Whether it has taken the place of an audit with another random draw, whose answers say nothing of this one's."""
 
@@ -433,10 +434,12 @@ class Audit:
         facts = [("audited", [audited]), ("missing", missing), ("most in", [most] if most else [])]
         if (trained := about["trained_images"]) is not None:
             facts.insert(1, ("trained", [f"the run was trained on {trained:,} of these {about['images']:,} images"]))
+        priors = [("prior", name, slope) for name, slope in about["priors"].items()]
         if zero_shot is not None:
-            adds = f"adds {zero_shot['slope']:.2f} log-odds per standard deviation"
-            effect = adds if zero_shot["slope"] else "is left out: the known labels do not follow it"
-            facts.append(("zero-shot", [f"{zero_shot['model']} {effect}"]))
+            priors.append(("zero-shot", zero_shot["model"], zero_shot["slope"]))
+        for what, name, slope in priors:
+            adds = f"adds {slope:.2f} log-odds per standard deviation"
+            facts.append((what, [f"{name} {adds if slope else 'is left out: the known labels do not follow it'}"]))
         if about["missing"]:
             ranked = f"{about['missing']:,} ranked, {about['likely']:,} of them more likely present than not"
             random = f"{about['random']:,} random ones, for an estimate with an interval after a review"

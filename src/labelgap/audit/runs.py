@@ -25,7 +25,7 @@ from labelgap.audit.candidates import (
     write_candidates,
     write_review_file,
 )
-from labelgap.audit.scorers import AuditContext, PathLike, run_scorers, zero_shot_scorers
+from labelgap.audit.scorers import AuditContext, PathLike, prior_scorers, run_scorers, zero_shot_scorers
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import remove_partials_of
@@ -137,18 +137,18 @@ def _load_data(
 
 def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, path: Path) -> Audit:
     """Score and rank the labels, and write the candidates; the last two in one process."""
-    prior = zero_shot_scorers(context)
+    sources, zero_shot = prior_scorers(context), zero_shot_scorers(context)
     with run_scorers(runs, context) as scorers, fail_together(), single_process():
         if is_main_process():
             with context.reporter.bar("ranking", 2 * sum(map(len, context.tables.values()))):
                 ranking = rank_candidates(
                     context.tables,
-                    [*scorers, *prior],
+                    [*scorers, *sources.values(), *zero_shot],
                     limits,
                     context.seed,
                     advance=context.reporter.advance,
                     reviewed=reviewed_labels(context.data, context.tables),
-                    prior=bool(prior),
+                    priors=len(sources) + len(zero_shot),
                 )
                 lists = {kind: getattr(ranking, kind) for kind in KINDS}
                 trained = [runs[0].count_training_images(context.data, name) for name in context.splits]
@@ -161,10 +161,11 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
                 }
                 metadata = describe_audit(runs, context.tables, limits, ranking, audited)
                 metadata["replaces"] = _has_other_draw(path, metadata)
+                lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
+                slopes = np.round(lines[len(runs) :, 0] / len(lines) * mean_line[0], 6).tolist()
+                metadata["priors"] = dict(zip(sources, slopes, strict=False))
                 if context.zero_shot is not None:
-                    lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
-                    slope = round(float(lines[-1, 0] / len(lines) * mean_line[0]), 6)
-                    metadata["zero_shot"] = {"model": context.zero_shot, "slope": slope}
+                    metadata["zero_shot"] = {"model": context.zero_shot, "slope": slopes[-1]}
                 write_candidates(path, lists, context.tables, metadata)
             if path.name == FILE and not (path.parent / CONFIG_FILE).exists() and context.data.recipe:
                 about = describe_review(path.parent, context.data.recipe, context.data.classes)

@@ -4,10 +4,11 @@ For each fold, linear heads on the features of the runs' backbones *before* trai
 labels carries them in its features. Those of an untrained one carry nothing: such a run is repeated for each fold, on
 the images of the other folds. The run's folder keeps finished folds until the audit is done: a killed audit resumes.
 
-A prior joins them if the user names a model: zero-shot logits :math:`x_{ik}` (``models.open_clip``), which no
-label trained. Between classes they are not comparable, since some names are close to every image; so each class is
-standardized over the audited images to :math:`z_{ik} = (x_{ik} - \mu_k) / \sigma_k`. How much :math:`z` counts beside
-the runs, the known labels decide: ``calibration.prior_lines``.
+Priors join them: what the sources of the data's ``prior`` say, and, if the user names a model, zero-shot logits
+(``models.open_clip``). No label trained these :math:`x_{ik}`. Between classes they are not comparable, since some names
+are close to every image; so each class is standardized over the audited images to
+:math:`z_{ik} = (x_{ik} - \mu_k) / \sigma_k`. How much :math:`z` counts beside the runs, the known labels decide:
+``calibration.prior_lines``.
 """
 
 from __future__ import annotations
@@ -344,6 +345,12 @@ def zero_shot_scorers(context: AuditContext) -> list[Scorer]:
     weight, bias = standardize_head(list(features.values()), classifier.weight)
     fold = np.zeros(len(data.train), dtype=np.int64)
     return [HeadScorer(features, fold, weight[None], bias[None], device)]
+
+
+def prior_scorers(context: AuditContext) -> dict[str, Scorer]:
+    """Return a scorer for each source of the data's prior, by its name."""
+    prior, tables = context.data.prior, context.tables
+    return {} if prior is None else {name: StoredScorer(prior.standardized(name, tables)) for name in prior.sources}
 
 
 def train_run_heads(runs: Sequence[Run], context: AuditContext) -> list[HeadScorer]:

@@ -27,6 +27,8 @@ class DataPaths(SettingsModel):
     """CSV with two columns: synonym, class."""
     parents: Annotated[Path | None, _OWN] = None
     """CSV with two columns: child, parent it implies."""
+    prior: Annotated[Path | None, _OWN] = None
+    """Labels that models or other people gave, a file or a folder: evidence, not observation."""
     annotations: Annotated[Path | None, _PUBLISHED] = None
     """VOC devkit with the boxes of the images of a feature file."""
     xml: Annotated[Path | None, _PUBLISHED] = None

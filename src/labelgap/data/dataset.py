@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import Dataset as TorchDataset
 
+    from labelgap.data.prior import Prior
+
     _TorchDataset = TorchDataset[tuple[Any, Tensor, int]]
 else:  # a DataLoader takes anything with items and a length, and the labels of a table can be read without PyTorch
     _TorchDataset = object
@@ -169,6 +171,7 @@ class Dataset:
         flip: whether a mirrored image keeps its labels; not so for digits.
         recipe: how it was loaded and what was hidden since, for ``load_from_recipe``; empty when made by hand.
         revisions: what a rule (a tag's parents) added to the observed labels.
+        prior: what models or other people say of the labels, which is no observation.
     """
 
     name: str
@@ -181,6 +184,7 @@ class Dataset:
     flip: bool = True
     recipe: Mapping[str, Any] = field(default_factory=dict)
     revisions: Revisions = field(default_factory=Revisions)
+    prior: Prior | None = None
 
     def __post_init__(self) -> None:
         for split in self.splits:

@@ -367,19 +367,32 @@ def describe_datasets() -> list[DatasetReader]:
 def load_by_name(name: str, path: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
     """Load one of ``dataset_names()`` from where it lies."""
     reader = _readers().get(name).value
-    for option in options:
+    given = {name: value for name, value in options.items() if name != "prior"}
+    for option in given:
         if option not in reader.options and not reader.takes_any_option:
             raise UnknownNameError(f"{name} option", option, reader.options)
     if path is not None and not reader.path_to:
         raise InputError(f"{name} takes no path; {os.fspath(path)!r} was given.")
     if path is None and reader.path_to:
         raise InputError(f"{name} needs a path, to {reader.path_to}: {name}=PATH.")
-    data = reader.load(**options) if path is None else reader.load(path, **options)
+    data = reader.load(**given) if path is None else reader.load(path, **given)
+    if options.get("prior") is not None:
+        data = _with_prior(data, Path(options["prior"]))
     paths = {key for key, value in options.items() if key in PATH_OPTIONS and isinstance(value, str | os.PathLike)}
     plain = {key: to_stored_option(to_stored_path(value) if key in paths else value) for key, value in options.items()}
     place = None if path is None else to_stored_path(path)
     loader = {} if reader.builtin else {"loader": _qualified_name(reader.load)}
     return replace(data, recipe={"name": name, "path": place, "options": plain, "steps": [], **loader})
+
+
+def _with_prior(data: Dataset, path: Path) -> Dataset:
+    """Return data with what sources say of their labels, and findings about what each is worth."""
+    from labelgap.data.prior import read_prior
+
+    names = {name for split in data.splits for name in split.labels.images}
+    prior, notes = read_prior(path, data.classes, names)
+    findings = (*data.findings, *notes, *prior.findings(data.train.labels))
+    return replace(data, prior=prior, findings=findings)
 
 
 def _qualified_name(load: Callable[..., Dataset]) -> str:

@@ -29,7 +29,7 @@ from pydantic import BaseModel
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.stored import parse_xml
-from labelgap.data.writers.exchange import match_name
+from labelgap.data.readers.image_paths import match_name
 from labelgap.data.writers.label_studio import image_name, table_of_tasks
 from labelgap.inference.predictor import Predictor
 from labelgap.labels.codes import PRESENT, UNKNOWN

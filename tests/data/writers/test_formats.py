@@ -220,8 +220,8 @@ def test_a_choice_is_absent_only_where_annotators_saw_all(tmp_path: Path) -> Non
     """A project of one list of choices; the second task was never opened."""
     chosen = {"id": "x", "from_name": "animal", "type": "choices", "value": {"choices": ["cat"]}}
     box = {"from_name": "box", "type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": ["owl"]}}
-    tasks = [{"data": {"photo": f"https://example.org/p/{name}.jpg?v=2"}} for name in "ab"]
-    tasks[0] |= {"annotations": [{"result": [chosen, box]}]}
+    tasks: list[dict[str, object]] = [{"data": {"photo": f"https://example.org/p/{name}.jpg?v=2"}} for name in "ab"]
+    tasks[0]["annotations"] = [{"result": [chosen, box]}]
     path = tmp_path / "tasks.json"
     path.write_text(json.dumps(tasks))
     path.with_suffix(".xml").write_text(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 from labelgap.core.errors import InputError, similarity
@@ -70,6 +70,13 @@ _MAX_CANDIDATES: Final = 10_000
 
 def _digits(name: str) -> str:
     return "".join(filter(str.isdigit, name))
+
+
+def match_name(path: str, known: Container[str]) -> str | None:
+    """Return the end of a path that is a known name of an image, the longest; None where there is none."""
+    parts = PurePath(path).parts
+    ends = (PurePath(*parts[start:]).as_posix() for start in range(len(parts)))
+    return next((end for end in ends if end in known), None)
 
 
 def is_file(path: Path) -> bool:

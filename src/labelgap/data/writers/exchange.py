@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from labelgap.core.errors import InputError
@@ -90,13 +90,6 @@ def read_json(path: Path, what: str = "", keys: Iterable[str] = ()) -> Any:
 def write_compact_json(path: Path, value: Any) -> None:
     """Write JSON without blanks, atomically: these files are for machines, and have a list per image."""
     write_text(path, json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
-
-
-def match_name(path: str, known: Container[str]) -> str | None:
-    """Return the end of a path that is a known name of an image, the longest; None where there is none."""
-    parts = PurePath(path).parts
-    ends = (PurePath(*parts[start:]).as_posix() for start in range(len(parts)))
-    return next((end for end in ends if end in known), None)
 
 
 def from_lists(

@@ -16,11 +16,11 @@ from labelgap.core.errors import InputError
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import FileImages
+from labelgap.data.readers.image_paths import match_name
 from labelgap.data.writers.exchange import (
     ExchangeTable,
     from_lists,
     known_class_names,
-    match_name,
     merge_splits,
     read_json,
     write_compact_json,

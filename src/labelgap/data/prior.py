@@ -1,0 +1,303 @@
+"""Labels that are evidence and no observation: of a teacher, a language model, an older classifier, or other people.
+
+Each source says of some labels how probable it thinks that they are present. What it says is kept beside the observed
+labels with its name, and how much it is worth is asked of the known labels (``PriorSource``, ``audit.calibration``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from labelgap.core.errors import InputError, describe_missing_path, nearest
+from labelgap.core.findings import Finding, Note
+from labelgap.core.text import truncate_text
+from labelgap.data.readers.image_paths import match_name
+from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.io.table_file import ProblemList
+
+SUFFIXES: Final = (".csv", ".parquet", ".jsonl")
+_SYNONYMS: Final = {"annotator": "source", "score": "probability"}
+_LOWEST: Final = 1e-3
+"""A probability below it, or as near to 1, counts as this: a source is never certain."""
+_MAX_DEVIATION: Final = 8.0
+_MIN_ABSENTS: Final = 10
+"""With as many known absent labels a source is compared on these, else on the unknown ones."""
+
+
+@dataclass(frozen=True)
+class PriorSource(Finding, topic="labels"):
+    """What a source says of the known labels: whether it is worth anything."""
+
+    source: str
+    images: int  # of these data, of which it says something
+    classes: int
+    present: float  # share of the known present labels that it calls present; NaN where it says nothing of any
+    absent: float  # the same of the known absent ones
+    unknown: float
+    ranked: float  # how often it gives a known present label a higher score than another one; 0.5 is chance
+    error: float  # standard error of that
+
+    @property
+    def is_informative(self) -> bool:
+        """Whether it ranks known present labels higher than chance does."""
+        return self.ranked - 1.96 * self.error > 0.5
+
+    def __str__(self) -> str:
+        said = [("present", self.present), ("absent", self.absent), ("unknown", self.unknown)]
+        shares = ", ".join(f"{share:.0%} of the {what}" for what, share in said if not math.isnan(share))
+        worth = f"ranks known present labels above others in {self.ranked:.0%}"
+        if math.isnan(self.ranked):
+            worth = "says nothing of a known present label, so nothing tells what it is worth"
+        elif not self.is_informative:
+            worth += ": it says nothing, as far as the known labels tell"
+        return f"prior {self.source}: {self.images:,} images, {self.classes:,} classes; present: {shares}; {worth}"
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """M statements: a source gives a probability that a class is present in an image.
+
+    Attributes:
+        sources: their names.
+        images: image name → number.
+        classes: those of the data.
+        source, image, column: ``(M,)`` numbers.
+        probability: ``(M,)`` from 0 to 1.
+    """
+
+    sources: tuple[str, ...]
+    images: Mapping[str, int]
+    classes: tuple[str, ...]
+    source: NDArray[np.int64]
+    image: NDArray[np.int64]
+    column: NDArray[np.int64]
+    probability: NDArray[np.float32]
+
+    def of_table(self, source: str, table: LabelTable) -> NDArray[np.float32]:
+        """Return what a source says of the images of a table, ``(N, K)``; NaN where it says nothing."""
+        place = np.full(len(self.images), -1)
+        for row, name in enumerate(table.images):
+            if name in self.images:
+                place[self.images[name]] = row
+        result = np.full((len(table), len(self.classes)), np.nan, dtype=np.float32)
+        mine = (self.source == self.sources.index(source)) & (place[self.image] >= 0)
+        result[place[self.image[mine]], self.column[mine]] = self.probability[mine]
+        return result
+
+    def standardized(self, source: str, tables: Mapping[str, LabelTable]) -> dict[str, NDArray[np.float32]]:
+        """Return the log-odds of a source per split, less the mean of each class and in its deviations; 0 for none.
+
+        Between classes they are not comparable: a teacher knows some names better than others.
+        """
+        said = {name: self.of_table(source, table) for name, table in tables.items()}
+        odds = {name: logit(np.clip(each, _LOWEST, 1 - _LOWEST)) for name, each in said.items()}
+        whole = np.concatenate(list(odds.values()))
+        count = np.maximum((~np.isnan(whole)).sum(axis=0), 1)
+        mean = np.nansum(whole, axis=0) / count
+        deviation = np.sqrt(np.nansum((whole - mean) ** 2, axis=0) / count)
+        scale = np.where(deviation > 0, deviation, np.inf)
+        return {
+            name: np.clip(np.nan_to_num((each - mean) / scale), -_MAX_DEVIATION, _MAX_DEVIATION).astype(np.float32)
+            for name, each in odds.items()
+        }
+
+    def findings(self, table: LabelTable) -> Iterator[Finding]:
+        """Yield what each source is worth on the labels of a table, and how far sources agree."""
+        said = {name: self.of_table(name, table) for name in self.sources}
+        codes = table.to_dense()
+        for name, probability in said.items():
+            yield _describe_source(name, probability, codes)
+        for one, other in combinations(self.sources, 2):
+            both = ~np.isnan(said[one]) & ~np.isnan(said[other])
+            if both.any():
+                first, second = said[one][both] >= 0.5, said[other][both] >= 0.5
+                agree, chance = np.mean(first == second), np.mean(first) * np.mean(second)
+                chance += (1 - np.mean(first)) * (1 - np.mean(second))
+                kappa = f"κ {(agree - chance) / (1 - chance):.2f}" if chance < 1 else "always of one opinion"
+                yield Note(f"prior {one} and {other} agree in {agree:.0%} of {both.sum():,} labels ({kappa})")
+
+
+def _describe_source(name: str, probability: NDArray[np.float32], codes: NDArray[np.int8]) -> PriorSource:
+    from scipy.stats import rankdata  # slow to import
+
+    is_said = ~np.isnan(probability)
+    of_state = [probability[is_said & (codes == state)] for state in (PRESENT, ABSENT, UNKNOWN)]
+    present, absent, unknown = (float(np.mean(each >= 0.5)) if len(each) else math.nan for each in of_state)
+    other = ABSENT if (is_said & (codes == ABSENT)).sum() >= _MIN_ABSENTS else UNKNOWN
+    wins = pairs = variance = 0.0
+    for column in range(codes.shape[1]):  # within a class: sources differ in how often they say each
+        values, states = (each[is_said[:, column], column] for each in (probability, codes))
+        n, m = np.sum(states == PRESENT), np.sum(states == other)
+        if n and m:
+            ranks = rankdata(np.concatenate([values[states == PRESENT], values[states == other]]))
+            wins += ranks[:n].sum() - n * (n + 1) / 2
+            pairs, variance = pairs + n * m, variance + n * m * (n + m + 1) / 12
+    images, classes = int(is_said.any(axis=1).sum()), int(is_said.any(axis=0).sum())
+    ranked, error = (wins / pairs, math.sqrt(variance) / pairs) if pairs else (math.nan, math.nan)
+    return PriorSource(name, images, classes, present, absent, unknown, float(ranked), float(error))
+
+
+def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tuple[Prior, list[Finding]]:
+    """Read what sources say: a file, or a folder of them; all problems of a file are in one error.
+
+    A file is CSV, Parquet or JSON lines. Long: ``image, class, probability``. Wide: ``image`` and a column of
+    probabilities per class; blank: the source says nothing. Tags: ``image, present[, absent]``, lists of names; without
+    ``absent`` the tags that the source uses and did not give to an image have the probability 0. In each form a column
+    ``source`` (or ``annotator``) names the sources; else the file's name does.
+
+    Args:
+        path: the file or the folder.
+        classes: those of the data; others are left out, and that is said.
+        images: the names in the data; a longer path that ends in one of them is that image.
+    """
+    if not path.exists():
+        raise InputError(describe_missing_path(path))
+    files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path} holds no file of labels: {', '.join(SUFFIXES)} are read.")
+    table = pa.concat_tables([_read_file(file) for file in files]).sort_by("source")
+    (source_names, source), (image_names, image), (class_names, column) = (
+        _encoded(table[name]) for name in ("source", "image", "class")
+    )
+    columns = np.array([classes.index(name) if name in classes else -1 for name in class_names], dtype=np.int64)
+    found = [match_name(name, images) or "" for name in image_names]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name in found if name))}
+    rows = np.array([numbers.get(name, -1) for name in found], dtype=np.int64)
+    row, column = rows[image], columns[column]
+    kept = (row >= 0) & (column >= 0)
+    if not kept.any():
+        what = "image" if not numbers else "class"
+        raise InputError(f"{path} says nothing of these data: it has no {what} that they have, e.g. {image_names[:1]}.")
+    notes: list[Finding] = []
+    if len(class_names) > (columns >= 0).sum():
+        others = [name for name, number in zip(class_names, columns, strict=True) if number < 0]
+        near = [f"{name} ({close}?)" for name in others[:3] if (close := nearest(name, classes))]
+        notes.append(Note(f"prior: {len(others):,} classes that the data do not have are left out {' '.join(near)}"))
+    if lost := found.count(""):
+        notes.append(Note(f"prior: {lost:,} images that the data do not have are left out"))
+    order = np.lexsort((column[kept], row[kept], source[kept]))
+    key = np.stack([source[kept], row[kept], column[kept]])[:, order]
+    twice = np.flatnonzero((np.diff(key, axis=1) == 0).all(axis=0))
+    if len(twice):
+        which, of, at = key[:, twice[0]]
+        label = f"{list(numbers)[of]}, {classes[at]}"
+        raise InputError(
+            f"{path}: {source_names[which]} says something of {len(twice):,} labels twice, e.g. of {label}."
+        )
+    probability = table["probability"].to_numpy().astype(np.float32)[kept]
+    prior = Prior(tuple(source_names), numbers, tuple(classes), source[kept], row[kept], column[kept], probability)
+    return prior, notes
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the distinct texts of a column, and the number of each row's."""
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _read_file(file: Path) -> pa.Table:
+    """Return ``source, image, class, probability`` of a file."""
+    table = _open(file)
+    table = table.rename_columns([_SYNONYMS.get(name, name) for name in table.column_names])
+    columns = table.column_names
+    if "image" not in columns:
+        raise InputError(f"{file} has no column 'image', but {', '.join(columns[:5])}.")
+    if "source" not in columns:
+        table = table.append_column("source", pa.array([file.stem] * len(table), pa.string()))
+    table = table.append_column("line", pa.array(np.arange(len(table)) + (2 if file.suffix == ".csv" else 1)))
+    if {"class", "probability"} <= {*columns}:
+        pass
+    elif "present" in columns:
+        table = _from_tags(table)
+    else:
+        others = [name for name in columns if name not in ("image", "source", "split")]
+        parts = [
+            table.select(["image", "source", "line"])
+            .append_column("class", pa.array([name] * len(table), pa.string()))
+            .append_column("probability", table[name])
+            for name in others
+        ]
+        if not parts:
+            raise InputError(f"{file} has no labels: class and probability, present, or a column per class.")
+        table = pa.concat_tables(parts, promote_options="permissive")
+    table = table.filter(pc.is_valid(table["probability"]))
+    problems = ProblemList(file, "line" if file.suffix != ".parquet" else "row")
+    problems.fixable = False
+    values = _numbers(table["probability"])
+    for at in np.flatnonzero(~((values >= 0) & (values <= 1))).tolist():
+        cell = truncate_text(repr(table["probability"][at].as_py()), 40)
+        problems.add(table["line"][at].as_py(), f"{table['class'][at]}: {cell} is no probability from 0 to 1")
+    for name in ("image", "class", "source"):
+        texts = table[name].cast(pa.string()).fill_null("")
+        for at in np.flatnonzero(pc.equal(texts, "").to_numpy()).tolist():
+            problems.add(table["line"][at].as_py(), f"there is no {name}")
+    problems.refuse("nothing was read")
+    names = {name: table[name].cast(pa.string()) for name in ("source", "image", "class")}
+    return pa.table({**names, "probability": pa.array(values, pa.float64())})
+
+
+def _open(file: Path) -> pa.Table:
+    if file.suffix not in SUFFIXES:
+        raise InputError(f"{file}: labels of a source are read from {', '.join(SUFFIXES)}.")
+    import pyarrow.csv
+    import pyarrow.json
+
+    try:
+        if file.suffix == ".parquet":
+            return pq.read_table(file)
+        read = pyarrow.csv.read_csv if file.suffix == ".csv" else pyarrow.json.read_json
+        return read(file)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise InputError(f"{file} cannot be read: {truncate_text(str(error), 200)}.") from None
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Return the numbers of a column; NaN for what is none."""
+    if pa.types.is_string(column.type):
+        return np.array([_number(cell) for cell in column.to_pylist()], dtype=np.float64)
+    try:
+        return np.asarray(column.cast(pa.float64()).to_numpy())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return np.full(len(column), np.nan)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _from_tags(table: pa.Table) -> pa.Table:
+    """Return rows of ``class`` and ``probability`` for lists of tags, given by a list or a text with ``;``."""
+    rows = table.to_pylist()
+    has_absent = "absent" in table.column_names
+    used: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for name in ("present", "absent"):
+            listed = row.get(name) or []
+            row[name] = [each.strip() for each in listed.split(";")] if isinstance(listed, str) else listed
+        used.setdefault(row["source"], {}).update(dict.fromkeys(filter(None, row["present"])))
+    found: dict[str, list[Any]] = {name: [] for name in ("image", "source", "line", "class", "probability")}
+    for row in rows:
+        said = {name: 1.0 for name in row["present"] if name}
+        absent = row["absent"] if has_absent else used[row["source"]]
+        said |= {name: 0.0 for name in absent if name and name not in said}
+        for name, value in said.items():
+            for key in ("image", "source", "line"):
+                found[key].append(row[key])
+            found["class"].append(name)
+            found["probability"].append(value)
+    return pa.table(found)
