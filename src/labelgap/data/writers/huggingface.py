@@ -21,31 +21,22 @@ _SPLITS = {"val": "validation"}
 """The names that differ there."""
 
 
-def datasets_library() -> Any:
-    """Import ``datasets``."""
-    try:
-        return importlib.import_module("datasets")
-    except ImportError:
-        raise InputError("this needs the package datasets: pip install 'labelgap[huggingface]'.") from None
-
-
 def to_huggingface(data: Dataset) -> Any:
     """Return the observed labels and the images of all splits as a ``datasets.DatasetDict``."""
-    datasets = datasets_library()
+    try:
+        datasets: Any = importlib.import_module("datasets")
+    except ImportError:
+        raise InputError("this needs the package datasets: pip install 'labelgap[huggingface]'.") from None
     if isinstance(data.train.images, FeatureVectors):
         raise InputError(f"{data.name} has feature vectors and no images.")
     image = "image" + "_" * sum(name.rstrip("_") == "image" for name in data.classes)
     classes = dict.fromkeys(data.classes, datasets.Value("bool"))
     features = datasets.Features({image: datasets.Image(), **classes})
-    return datasets.DatasetDict(
-        {
-            _SPLITS.get(split.name, split.name): datasets.Dataset(
-                datasets.table.InMemoryTable(_table(split, features.arrow_schema)),
-                datasets.DatasetInfo(features=features),
-            )
-            for split in data.splits
-        }
-    )
+    made = datasets.DatasetDict()
+    for split in data.splits:
+        table = datasets.table.InMemoryTable(_table(split, features.arrow_schema))
+        made[_SPLITS.get(split.name, split.name)] = datasets.Dataset(table, datasets.DatasetInfo(features=features))
+    return made
 
 
 def _table(split: Split, schema: pa.Schema) -> pa.Table:
