@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import REVIEW_FILE, read_candidates, read_metadata, read_review_file
-from labelgap.core.errors import LabelGapError, RunError, describe_missing_path
+from labelgap.core.errors import InputError, LabelGapError, RunError, describe_missing_path
 from labelgap.core.files import is_partial
 from labelgap.core.manifest import MANIFEST_FILE, replacing, verify_folder, write_manifest
 from labelgap.core.stored import damaged, read_table
@@ -352,12 +352,18 @@ def _run_readers(folder: Path) -> Iterator[Reader]:
 
 
 def _check_weights(folder: Path, config: RunConfig) -> None:
-    """Compare the head with the classes and the backbone of the run; the network itself is not made for it."""
+    """Compare the head with the classes and the backbone of the run; PyTorch is imported for other networks alone."""
     shapes, classes = read_shapes(folder / BEST), len(config.classes)
     facts = BACKBONES.get(config.backbone).value.facts if config.backbone in BACKBONES else None
     head = shapes.get("head.weight", (0, 0))
     if head != (classes, facts[1] if facts else head[-1]) or shapes.get("head.bias") != (classes,):
         raise damaged(folder / BEST, f"it has no head of the {classes:,} classes of {CONFIG_FILE}")
+    if facts is None and any(name.startswith("backbone.") for name in shapes):
+        from labelgap.training.checkpoint import read_weights
+        from labelgap.training.network import check_weights
+
+        with suppress(InputError):  # a package that is not installed here
+            check_weights(config, None, read_weights(folder), folder / BEST, ())
 
 
 def _head_files(folder: Path) -> list[str]:

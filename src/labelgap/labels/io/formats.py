@@ -260,6 +260,12 @@ def list_entries(table: pa.Table) -> dict[str, ListEntries]:
     return {name: _entries(table[name]) for name in _STATES if name in table.column_names}
 
 
+def _filled(column: pa.Array, missing: int) -> NDArray[np.int64]:
+    """Return whole numbers; where none is missing without what makes pyarrow import pandas."""
+    filled = column if not column.null_count else pc.fill_null(column, missing)
+    return np.asarray(np.from_dlpack(filled), dtype=np.int64)
+
+
 def _entries(column: pa.ChunkedArray) -> ListEntries:
     number: defaultdict[str, int] = defaultdict(count().__next__)
     parts, first = [(np.empty(0, np.int64), np.empty(0, np.int64))], 0
@@ -267,13 +273,13 @@ def _entries(column: pa.ChunkedArray) -> ListEntries:
         entries = chunk.flatten()
         if not pa.types.is_dictionary(entries.type):
             entries = pc.cast(entries, pa.large_string()).dictionary_encode()
-        indices = pc.fill_null(pc.cast(entries.indices, pa.int64()), -1).to_numpy()
+        indices = _filled(pc.cast(entries.indices, pa.int64()), -1)
         used = np.zeros(len(entries.dictionary) + 1, dtype=np.bool_)
         used[indices] = True
         words = zip(used.tolist(), entries.dictionary.to_pylist(), strict=False)
         numbers = np.array([number[word] if seen and word is not None else -1 for seen, word in words] + [-1])
         rows = np.arange(first, first + len(chunk))
-        parts.append((np.repeat(rows, pc.fill_null(pc.list_value_length(chunk), 0).to_numpy()), numbers[indices]))
+        parts.append((np.repeat(rows, _filled(pc.cast(pc.list_value_length(chunk), pa.int64()), 0)), numbers[indices]))
         first += len(chunk)
     rows, numbers = map(np.concatenate, zip(*parts, strict=True))
     return ListEntries(rows, numbers, [*number])
