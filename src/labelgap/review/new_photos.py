@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from labelgap.audit.adding import NOTHING, check_run
+from labelgap.audit.candidates import FILE as CANDIDATES
+from labelgap.audit.candidates import read_metadata
 from labelgap.core.errors import RunError
 from labelgap.review.folder import ReviewFolder
 
@@ -33,14 +35,15 @@ class NewPhotos:
 
     @staticmethod
     def are_possible(folder: ReviewFolder) -> bool:
-        """Return whether photos can be added to what a folder holds: a linear run on a table that is where it was."""
+        """Return whether photos can be added to what a folder holds: a linear run on a table, audited by itself."""
         if folder.run is None or folder.source is not None:
             return False
         try:
             check_run(folder.run)
+            # an audit with zero-shot scores is not made again by the command
+            return read_metadata(folder.path / CANDIDATES)["zero_shot"] is None
         except RunError:
             return False
-        return True
 
     def start(self, place: str) -> bool:
         """Start to add the photos of a table or folder; return False where the command is running already."""
