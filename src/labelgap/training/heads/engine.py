@@ -183,6 +183,7 @@ class LinearEngine:
         parts = 1 if self.features.ndim == 2 else len(self.features)
         ends = (self.classes * np.bincount([plan.part for plan in plans], minlength=parts)).cumsum().tolist()
         self.part_rows = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
+        self.equal_parts = parts > 1 and len({rows.stop - rows.start for rows in self.part_rows}) == 1
         self.table_of_slot = [self.tables.number[plan] for plan in self.plan_of_slot]
 
     def _create_weights(self) -> None:
@@ -276,8 +277,11 @@ class LinearEngine:
         """The heads whose loss is the same function of the logits in every epoch."""
         return [plan for group in self.groups if not group.loss_fn.epoch_dependent for plan in group.plans]
 
-    def _part_logits(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the logits ``(M · K, B)``, by row, of batches ``(B, R)`` of all parts."""
+    def _part_logits(self, features: Tensor, parts: Sequence[Tensor]) -> Tensor:
+        """Return the logits ``(M · K, B)``, by row, of batches ``(B, R)`` of all parts, also stacked."""
+        if self.equal_parts:
+            weight, bias = self.weight.view(len(parts), -1, features.shape[-1]), self.bias.view(len(parts), -1, 1)
+            return torch.baddbmm(bias, weight, features.mT).flatten(0, 1)
         flat = [each.t().contiguous() if each.numel() < SMALL_FEATURES else each.t() for each in parts]
         own = zip(self.part_rows, flat, strict=True)
         return torch.cat([torch.addmm(self.bias[rows, None], self.weight[rows], each) for rows, each in own])
@@ -362,7 +366,7 @@ class LinearEngine:
         """Train all heads on a batch; return their losses ``(M,)`` by slot."""
         features = self.features if self.full_batch else self.features.index_select(-2, rows)
         parts = (features,) if features.ndim == 2 else features.unbind(0)
-        logits = self._part_logits(parts).view(len(self.plans), self.classes, len(rows))
+        logits = self._part_logits(features, parts).view(len(self.plans), self.classes, len(rows))
         logits = logits.index_select(0, self.row_of_slot) if self.reordered else logits
         if hook is not None:
             self._call_hook(hook, rows, logits, batch)
@@ -370,8 +374,12 @@ class LinearEngine:
         self.steps_done.add_(1)
         self._freeze_failed(loss, gradient)
         gradient = gradient.index_select(0, self.slot_of_row) if self.reordered else gradient
-        for own, each in zip(self.part_rows, parts, strict=True):
-            torch.mm(gradient.view(-1, len(rows))[own], each, out=self.weight_gradient[own])
+        if self.equal_parts:
+            flat = gradient.view(len(parts), -1, len(rows))
+            torch.bmm(flat, features, out=self.weight_gradient.view(len(parts), -1, features.shape[-1]))
+        else:
+            for own, each in zip(self.part_rows, parts, strict=True):
+                torch.mm(gradient.view(-1, len(rows))[own], each, out=self.weight_gradient[own])
         torch.sum(gradient, 2, out=self.gradients[1])
         penalties: dict[nn.Parameter, Tensor] = {}
         for group in self.penalty_groups:
