@@ -25,7 +25,7 @@ from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.readers.addresses import ADDRESSES, load_addresses
-from labelgap.data.readers.annotation_tools import is_cvat_file, is_label_studio_file, load_cvat, load_label_studio
+from labelgap.data.readers.annotation_tools import is_annotation_file, load_annotations
 from labelgap.data.readers.arff import ARFF_LAYOUT, load_arff
 from labelgap.data.readers.chexpert import CHEXPERT_LAYOUT, load_chexpert
 from labelgap.data.readers.coco import coco_layout, load_coco2014, load_coco2017
@@ -246,20 +246,12 @@ BUILTIN_READERS: Final = (
         layout=_own(RequiredFile("shards/*.tar", "what `labelgap shard DATA` writes, or WebDataset files")),
     ),
     DatasetReader(
-        "cvat",
-        load_cvat,
-        "your own photos, tagged in CVAT: its export 'CVAT for images'",
-        "CVAT's annotations.xml",
-        is_cvat_file,
-        layout=_own(RequiredFile("annotations.xml", "tags, boxes or other shapes per image"), _PHOTOS),
-    ),
-    DatasetReader(
-        "labelstudio",
-        load_label_studio,
-        "your own photos, labeled in Label Studio: its export as JSON",
-        "a .json file of Label Studio's tasks",
-        is_label_studio_file,
-        layout=_own(RequiredFile("tasks.json", "choices or boxes per task"), _PHOTOS),
+        "annotations",
+        load_annotations,
+        "your own photos, labeled in CVAT or Label Studio",
+        "CVAT's annotations.xml, or a .json file of Label Studio's tasks",
+        is_annotation_file,
+        layout=_own(RequiredFile("annotations.xml", "tags, choices, boxes or other shapes; or tasks.json"), _PHOTOS),
     ),
     DatasetReader(
         ADDRESSES,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from labelgap.labels.io.table_file import ProblemList, TableFile, check_choice
 _START: Final = 1 << 16
 
 
-def load_cvat(
+def load_annotations(
     path: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,
     *,
@@ -33,40 +32,32 @@ def load_cvat(
     duplicates: str = "near",
     allow_leaks: bool = False,
 ) -> Dataset:
-    """Read CVAT's export "CVAT for images 1.1": tags, boxes and other shapes say that their class is present.
+    """Read an export of CVAT, "CVAT for images 1.1" (``.xml``), or of a Label Studio project, as JSON.
 
     Args:
-        path: annotations.xml. A tag whose attribute ``state`` is ``absent`` is absent; ``subset`` is the split.
+        path: the file. What is chosen, or drawn as a box or another shape, is present; absent is a choice of a list
+            called ``absent``, or a tag whose attribute ``state`` is ``absent``.
         images: the folder that the names of the images are relative to; the folder of the file when not given.
-        unlisted: the state of a class that an image does not have: "unknown" or "absent".
+        unlisted: the state of a class that nobody chose: "unknown", or "absent" where annotators saw every choice.
+            Nothing is known of a task of Label Studio without an annotation.
         on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
         duplicates: which copies of images are searched for: "near", "exact" or "off".
         allow_leaks: whether copies of an image may be in two splits.
     """
-    return _load(path, images, read_cvat, unlisted, ImageOptions(on_bad_image, duplicates, allow_leaks))
+    check_choice("unlisted", unlisted, ("unknown", "absent"))
+    unit, read = ("image", read_cvat) if Path(path).suffix.lower() == ".xml" else ("task", read_label_studio)
 
+    def read_file(file: Path, finder: ImageFinder) -> TableFile:
+        whole = _table_file(file, read(file, unlisted), unlisted, unit)
+        problems = ProblemList(file, unit)
+        problems.fixable = False
+        for number, name in enumerate(whole.table.images, start=1):
+            if (problem := finder(name, number)) is not None:
+                problems.add(number, problem)
+        problems.refuse()
+        return whole
 
-def load_label_studio(
-    path: str | os.PathLike[str],
-    images: str | os.PathLike[str] | None = None,
-    *,
-    unlisted: str = "unknown",
-    on_bad_image: str = "error",
-    duplicates: str = "near",
-    allow_leaks: bool = False,
-) -> Dataset:
-    """Read the JSON export of a Label Studio project with choices or boxes.
-
-    Args:
-        path: the tasks. Choices of a list called ``absent`` are absent, all others present.
-        images: the folder of the images; the folder of the file when not given.
-        unlisted: the state of a class that nobody chose in a task with an annotation: "unknown", or "absent" where
-            annotators saw every choice. Nothing is known of a task without an annotation.
-        on_bad_image: "error" names all images that cannot be read, "skip" leaves them out.
-        duplicates: which copies of images are searched for: "near", "exact" or "off".
-        allow_leaks: whether copies of an image may be in two splits.
-    """
-    return _load(path, images, read_label_studio, unlisted, ImageOptions(on_bad_image, duplicates, allow_leaks))
+    return read_image_table(path, images, read_file, ImageOptions(on_bad_image, duplicates, allow_leaks))
 
 
 def load_live_fiftyone(
@@ -86,47 +77,13 @@ def load_live_fiftyone(
     return build_dataset(file, root, {}, {}, ImageOptions(duplicates=duplicates), [])
 
 
-def is_cvat_file(path: Path) -> bool:
-    """Return whether a file is an export of CVAT."""
-    return path.is_file() and path.suffix.lower() == ".xml" and b"<annotations>" in _start(path)
-
-
-def is_label_studio_file(path: Path) -> bool:
-    """Return whether a file is a list of tasks of Label Studio."""
-    return (
-        path.is_file()
-        and path.suffix.lower() == ".json"
-        and re.match(rb"\s*\[\s*\{", start := _start(path)) is not None
-        and re.search(rb'"data"\s*:\s*\{', start) is not None
-    )
-
-
-def _start(path: Path) -> bytes:
+def is_annotation_file(path: Path) -> bool:
+    """Return whether a file is an export of CVAT, or a list of tasks of Label Studio."""
+    if not path.is_file() or path.suffix.lower() not in (".xml", ".json"):
+        return False
     with path.open("rb") as file:
-        return file.read(_START)
-
-
-def _load(
-    path: str | os.PathLike[str],
-    images: str | os.PathLike[str] | None,
-    read: Callable[[Path, str], ExchangeTable],
-    unlisted: str,
-    options: ImageOptions,
-) -> Dataset:
-    check_choice("unlisted", unlisted, ("unknown", "absent"))
-
-    def read_file(file: Path, finder: ImageFinder) -> TableFile:
-        unit = "image" if read is read_cvat else "task"
-        whole = _table_file(file, read(file, unlisted), unlisted, unit)
-        problems = ProblemList(file, unit)
-        problems.fixable = False
-        for number, name in enumerate(whole.table.images, start=1):
-            if (problem := finder(name, number)) is not None:
-                problems.add(number, problem)
-        problems.refuse()
-        return whole
-
-    return read_image_table(path, images, read_file, options)
+        start = file.read(_START)
+    return b"<annotations>" in start or re.match(rb'\s*\[\s*\{[^\0]*"data"\s*:\s*\{', start) is not None
 
 
 def _table_file(path: Path, exchange: ExchangeTable, unlisted: str, unit: str) -> TableFile:
