@@ -23,7 +23,7 @@ from scipy.special import expit
 
 import labelgap as lg
 from labelgap.audit.calibration import ScoreSample, fit_calibration, platt_line, sample_scores
-from labelgap.audit.candidates import CandidateLimits, rank_candidates
+from labelgap.audit.candidates import MAX_SAMPLED_SCORES, CandidateLimits, rank_candidates
 from labelgap.audit.scorers import HeadScorer, train_head_scorers
 from labelgap.core.seeds import numpy_generator
 from labelgap.labels import PRESENT, UNKNOWN
@@ -205,7 +205,7 @@ def variants(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> list[str]:
     unknown, table = Unknown(data.val), data.train.labels
     rows: dict[str, list[float]] = {}
     for scorer in scorers.values():
-        sample = sample_scores({"train": table}, [scorer]).map(lambda logits: logits[0])
+        sample = sample_scores({"train": table}, [scorer], 0, MAX_SAMPLED_SCORES).map(lambda logits: logits[0])
         logits = whole(scorer, data.val)
         for name, scores in score_variants(sample, logits).items():
             rows.setdefault(name, []).append(100 * unknown.precision(scores))
@@ -252,7 +252,9 @@ def pools(data: lg.Dataset, scorers: Mapping[str, HeadScorer]) -> dict[str, Matr
     assert data.val is not None
     odds = []
     for scorer in (scorers[name] for name in ENSEMBLE):
-        slope, shift = platt_line(sample_scores({"train": data.train.labels}, [scorer]).map(lambda logits: logits[0]))
+        slope, shift = platt_line(
+            sample_scores({"train": data.train.labels}, [scorer], 0, MAX_SAMPLED_SCORES).map(lambda logits: logits[0])
+        )
         odds.append(slope * whole(scorer, data.val) + shift)
     ranks = [np.argsort(np.argsort(each, axis=None), kind="stable").reshape(each.shape) for each in odds]
     return {

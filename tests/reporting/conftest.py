@@ -25,7 +25,7 @@ from labelgap.data.images import ArrayImages
 from labelgap.data.split import hold_out_val
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics import Thresholds
-from labelgap.metrics.thresholds import ThresholdMark
+from labelgap.metrics.validation import ThresholdMark
 from labelgap.studies import Study, StudyMember
 from labelgap.training import Run, open_run
 from labelgap.training.config import RunConfig, write_config
