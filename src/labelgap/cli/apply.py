@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
-from labelgap.cli.options import Force, RunDataOptions, option, parse_names, with_options
-from labelgap.cli.printing import Field, print_fields
+from labelgap.cli.options import AsJson, Force, RunDataOptions, option, parse_names, with_options
+from labelgap.cli.printing import Field, print_fields, print_json, print_table
 from labelgap.core.errors import InputError
 from labelgap.core.files import display_path
 from labelgap.core.text import pluralize, truncate_text
 
 if TYPE_CHECKING:
+    from labelgap.review.acceptance import AcceptedLabels
     from labelgap.review.apply import ApplyResult
+
+
+_COLUMNS: Final = ("class", "accepted", "of", "answers", "wrong", "at least", "more answers", "for labels")
 
 
 @with_options(run_data=RunDataOptions)
@@ -25,28 +29,61 @@ def apply(
     run_data: RunDataOptions,
     out: Annotated[Path, option("The table to write: .csv or .parquet.")],
     source: Annotated[list[str] | None, option("Apply revisions of this method too, e.g. ll-cp; repeatable.")] = None,
+    accept_machine: Annotated[bool, option("Accept the model's labels of classes where answers show enough.")] = False,
+    precision: Annotated[float, option("Share of these that must be right, with 95 % confidence.")] = 0.95,
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the labels with people's decisions applied, in the table's own format; the data are never changed."""
     from labelgap.review import open_review_folder
+    from labelgap.review.acceptance import accept_labels
     from labelgap.review.apply import apply_decisions
     from labelgap.review.store import read_decisions
 
     folders = [open_review_folder(runs[0], run_data.data, **run_data.given()), *map(open_review_folder, runs[1:])]
     decided = [read_decisions(folder.path) for folder in folders]
+    ask = f"labelgap review {shlex.quote(str(runs[0]))}" + (f" --precision {precision}" if accept_machine else "")
     if not source and not any(decided):
-        raise InputError(f"{runs[0]} has no decisions yet: labelgap review {runs[0]}. Nothing was written.")
-    result = apply_decisions(folders, out, parse_names(source, "--source"), force=force, decided=decided)
+        raise InputError(f"{runs[0]} has no decisions yet: {ask}. Nothing was written.")
+    machine, accepted = accept_labels(folders[0], precision) if accept_machine else ([], [])
+    methods = parse_names(source, "--source")
+    result = apply_decisions(folders, out, methods, force=force, decided=decided, accepted=accepted)
     counts = [split.labels.counts().total for split in result.data.splits]
     present, absent, unknown = map(sum, zip(*counts, strict=True))
+    if as_json:
+        about = {"path": result.path, "provenance": result.provenance, "changed": result.changed}
+        about |= {"decided": result.decided, "present": present, "absent": absent, "unknown": unknown}
+        lengths = ({"accepted": len(each.accepted), "asked": len(each.asked)} for each in machine)
+        told = [{**each._asdict(), **counts} for each, counts in zip(machine, lengths, strict=True)]
+        return print_json({"format": 1, **about, "machine": told})
     changed = ", ".join(f"{count:,} by {name}" for name, count in result.changed.items()) or "none"
     print_fields(
         ("wrote", f"{', '.join(map(str, (result.path, *result.others.values())))} and {result.provenance}"),
         ("labels", f"{present:,} present, {absent:,} absent, {unknown:,} unknown"),
         ("changed", f"{changed}; {result.decided:,} decisions of people"),
         *_notes(result),
-        ("next", _next_command(result)),
+        ("machine", _describe_accepted(machine, precision) if machine else None),
     )
+    if shown := [_cells(each) for each in machine if each.size]:
+        print_table(_COLUMNS, shown, right=_COLUMNS[1:])
+    asks = [f"{ask}    asks these, what brings most first"] if any(each.gain for each in machine) else []
+    print_fields(("next", [*asks, _next_command(result)]))
+
+
+def _cells(found: AcceptedLabels) -> list[str]:
+    """Return what a table says of a class."""
+    more = [f"{len(found.asked):,}", f"{found.gain:,}"] if found.gain else ["–", "–"]
+    answers = [f"{number:,}" for number in (found.size, found.answers, found.wrong)]
+    return [found.class_name, f"{len(found.accepted):,}", *answers, f"{100 * found.bound:.1f} %", *more]
+
+
+def _describe_accepted(machine: Sequence[AcceptedLabels], precision: float) -> list[str]:
+    """Return what was accepted of the machine's labels, and where there are too few for any guarantee."""
+    count, few = sum(len(each.accepted) for each in machine), [each for each in machine if each.likely > each.size == 0]
+    sure = f"{pluralize(count, 'label')} accepted: of each class {100 * precision:g} % or more are right, 95 % sure"
+    names = truncate_text(", ".join(each.class_name for each in few), 60)
+    left = f"too few likely labels for a guarantee, decide all {sum(each.likely for each in few):,}: {names}"
+    return [sure if count else "accepted none", *([left] if few else [])]
 
 
 def _notes(result: ApplyResult) -> Iterator[Field]:

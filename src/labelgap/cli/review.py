@@ -51,6 +51,7 @@ class ReviewOptions:
     port: Annotated[int | None, _page("Port.", "the first free one from 8765 on")] = None
     host: Annotated[str, _page("Address to listen on, e.g. 0.0.0.0 for other machines.")] = "127.0.0.1"
     double: Annotated[str, _page("Share of the labels to ask a second person too, for agreement, e.g. 5%.")] = "0%"
+    precision: Annotated[float, _page("Share of labels that must be right for `apply --accept-machine`.")] = 0.95
     fixed_order: Annotated[bool, _page("Keep the order of the audit; by default it learns from your answers.")] = False
     no_browser: Annotated[bool, _page("Do not open a browser.")] = False
 
@@ -78,7 +79,7 @@ def review(
         shows = options.summary or options.as_json
         reads = options.export_to is not None or (options.import_from is None and shows)
         split = None if folder.random or options.split == "all" else options.split
-        with closing(Review(folder, split, read_only=reads)) as opened:
+        with closing(Review(folder, split, read_only=reads, precision=options.precision)) as opened:
             if options.export_to is not None:
                 return _export(opened, options.export_to, options)
             if options.import_from is not None:

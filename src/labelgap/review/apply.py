@@ -2,8 +2,8 @@
 
 The table is written in the format that the data have: a CSV or Parquet file of labels keeps its layout, columns and row
 order (``labelgap.labels.io.rewrite``). Decisions of several reviews are merged; where two contradict each other, the
-newer one counts. Only decisions of people are applied unless other sources are named. A class that people added joins
-the table; it is unknown wherever nobody decided.
+newer one counts. Only decisions of people are applied unless other sources are named, or labels of the machine were
+accepted. A class that people added joins the table; it is unknown wherever nobody decided.
 
 Beside the table, ``NAME.provenance.csv`` lists every label that a person decided, now or for an earlier table, and
 every label that a model changed.
@@ -31,6 +31,7 @@ from labelgap.labels.codes import UNKNOWN
 from labelgap.labels.io.rewrite import RewriteResult, rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, read_provenance, write_provenance
+from labelgap.review.acceptance import MACHINE
 from labelgap.review.candidates import Candidates
 from labelgap.review.folder import ReviewFolder, drawn_rows
 from labelgap.review.new_classes import check_class_name, taken_names
@@ -168,13 +169,15 @@ def apply_decisions(
     *,
     force: bool = False,
     decided: Sequence[Sequence[tuple[str, Revision]]] | None = None,
+    accepted: Sequence[Revision] = (),
 ) -> ApplyResult:
     """Write the table of the first folder's data with decisions applied; the data themselves are never changed.
 
     A person's decision replaces the observed label. A model's revision, of the methods in ``sources``, fills only
     unknown labels, and counts up to the epoch that the run selected. The decisions are those of one moment, also while
-    people are deciding: ``decided`` of each folder, as ``read_decisions`` returned them, or read now. ``out`` is a
-    ``.csv`` or ``.parquet`` file; ``force`` replaces existing files.
+    people are deciding: ``decided`` of each folder, as ``read_decisions`` returned them, or read now. ``accepted`` are
+    labels of train by the machine of the first folder (``review.acceptance``). ``out`` is a ``.csv`` or ``.parquet``
+    file; ``force`` replaces existing files.
     """
     given = [folders] if isinstance(folders, ReviewFolder) else list(folders)
     data, table_format = given[0].data, _table_format(out, given[0].data)
@@ -190,8 +193,9 @@ def apply_decisions(
     own, kept = _writes_own_format(data, table_format, added), 0
     if own and data.recipe["options"].get("unlisted") == "absent":
         kept, people = len(people) - len(sure), sure
-    revised = [*model_revisions(given, sources), *people]
-    new, entries = revise(_with_classes(data, added), revised, [SOURCE, *sources])
+    machine = [RevisedLabel("train", each, str(given[0].path)) for each in accepted]
+    revised = [*model_revisions(given, sources), *machine, *people]
+    new, entries = revise(_with_classes(data, added), revised, [SOURCE, MACHINE, *sources])
     changed = [entry for entry in entries if entry.before != entry.revision.value]
     if own:
         own_format, others = _rewrite_tables(data, changed, added, out, force)
@@ -244,10 +248,11 @@ def _writes_own_format(data: Dataset, table_format: str, added: Sequence[str] = 
 
 
 def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[ProvenanceEntry]:
-    """Return what people decided for the table that is the data now, except for what was decided again."""
+    """Return what people decided or accepted for the table that is the data now, but not what was decided again."""
     source, label = data.recipe.get("path"), attrgetter("revision.image", "revision.class_name")
     earlier, again = read_provenance(provenance_path(Path(source))) if source else [], {*map(label, entries)}
-    return [entry for entry in earlier if entry.by_person and label(entry) not in again]
+    kept = (entry for entry in earlier if entry.by_person or entry.revision.source == MACHINE)
+    return [entry for entry in kept if label(entry) not in again]
 
 
 def _rewrite_tables(

@@ -11,7 +11,8 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from labelgap.audit.live import Aim, learning_value
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
 from labelgap.metrics.label_model import round_to_sum, to_log_odds
+from labelgap.review.acceptance import AcceptedLabels, measure_machine
 from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
 from labelgap.review.estimates import NEXT
 from labelgap.review.new_classes import FEWEST_EXAMPLES
@@ -29,11 +31,13 @@ from labelgap.review.store import ASKED, DecisionEvent
 from labelgap.review.team import answer_seconds
 from labelgap.training.auto import FEW_TAGGED
 
+PageAim = Aim | Literal["machine"]
 # The aims in words, in the order in which they are offered, and what is asked for each.
-AIM_TEXT: Final[dict[Aim, tuple[str, str]]] = {
+AIM_TEXT: Final[dict[PageAim, tuple[str, str]]] = {
     "missing": ("find the missing labels", "the most probable first, one class at a time"),
     "classifier": ("make the classifier better", "what the model is least sure of, every class in turn"),
     "random": ("measure", "at random: how many are still missing"),
+    "machine": ("let the machine finish", "the most certain, at random: until the others can be accepted unseen"),
 }
 USUAL_SECONDS: Final = 2.0  # seconds of an answer of a person of whom nothing is known
 PRIOR_ANSWERS: Final = 20.0  # the weight of what is known otherwise: that of so many answers
@@ -157,8 +161,13 @@ def decided_rows(review: Review, class_number: int, wrong: bool = False) -> Numb
         return rows[np.argsort(-review.current.version[rows], kind="stable")]
 
 
-def aim_feed(review: Review, aim: Aim, class_number: int | None = None) -> Feed:
-    """Return the open candidates for the aim "classifier" or "random" in their order, of all classes or of one."""
+def aim_feed(review: Review, aim: PageAim, class_number: int | None = None) -> Feed:
+    """Return the open candidates for an aim other than "missing" in their order, of all classes or of one."""
+    if aim == "machine":
+        asked = np.concatenate([each.asked for each in measured_machine(review)])
+        if class_number is not None:
+            asked = asked[review.candidates.columns.class_number[asked] == class_number]
+        return Feed.of(asked, "missing", review.audit_ranking)
     columns = review.candidates.columns
     is_open = review.is_open() & (columns.kind != WRONG)
     if class_number is not None:
@@ -173,6 +182,12 @@ def aim_feed(review: Review, aim: Aim, class_number: int | None = None) -> Feed:
         return Feed.of(rows[_uncertain_order(review, rows)][:_LIMIT], "classifier", review.audit_ranking)
     ranked = rows[~np.isnan(ranking.probability[rows])]
     return Feed.of(ranked[np.argsort(ranking.position[ranked], kind="stable")], "classifier", ranking.number)
+
+
+def measured_machine(review: Review) -> list[AcceptedLabels]:
+    """Return what may be accepted of the machine's labels by now, and what is asked for more."""
+    found: list[AcceptedLabels] = review.cached("machine", partial(measure_machine, review))
+    return found
 
 
 def _random_order(review: Review, rows: Numbers) -> Numbers:
@@ -277,7 +292,7 @@ def next_minutes(
     return sorted(steps, key=lambda each: (-each.finds / each.minutes, each.class_number))
 
 
-def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
+def aims_context(review: Review, aim: PageAim) -> list[dict[str, Any]]:
     """Return the aims to choose from, the chosen one marked, with what each has brought; empty without a choice."""
     if not has_aims(review):
         return []
@@ -290,15 +305,18 @@ def aims_context(review: Review, aim: Aim) -> list[dict[str, Any]]:
     if estimate is not None and estimate.has_interval:
         width = f"± {pluralize(math.ceil((estimate.high - estimate.low) / 2), 'label')}"
     aims = list[dict[str, Any]]()
+    machine = measured_machine(review)
+    accepted, needed = sum(len(each.accepted) for each in machine), sum(len(each.asked) for each in machine)
     for each, (name, way) in AIM_TEXT.items():
-        own = asked == ASKED.index(each)
+        own = asked == (-1 if each == "machine" else ASKED.index(each))
         answers, found = int(own.sum()), int((own & present).sum())
         brought = {
             "missing": f"{pluralize(answers, 'answer')}, {found:,} found",
             "classifier": f"{pluralize(answers, 'answer')} for the classifier, {found:,} found",
             "random": f"{pluralize(answers, 'random answer')}: {width}",
+            "machine": f"{pluralize(accepted, 'label')} to accept; about {pluralize(needed, 'answer')} for more",
         }
-        told = brought[each] if answers else "no answers yet"
+        told = brought[each] if answers or each == "machine" else "no answers yet"
         aims.append({"aim": each, "name": name, "way": way, "brought": told, "chosen": each == aim})
     return aims
 

@@ -12,7 +12,6 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from labelgap.audit.live import Aim
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues, views
@@ -30,6 +29,7 @@ from labelgap.review.context import (
     status_parts,
 )
 from labelgap.review.new_photos import NewPhotos
+from labelgap.review.queues import PageAim
 from labelgap.review.schemas import (
     CandidateId,
     ClassMessage,
@@ -58,7 +58,7 @@ router = APIRouter()
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(visitor: CurrentVisitor, aim: Aim | None = None) -> str:
+def overview(visitor: CurrentVisitor, aim: PageAim | None = None) -> str:
     """Show the classes, those first where the next minutes bring most."""
     review = visitor.review
     tagged = queues.few_tagged(review)
@@ -131,7 +131,7 @@ def wrong(
 @router.get("/ask/{aim}", response_class=HTMLResponse)
 def ask(
     visitor: CurrentVisitor,
-    aim: Literal["classifier", "random"],
+    aim: Literal["classifier", "random", "machine"],
     number: ClassNumber = None,
     skip: Skip = 0,
     size: Size = views.PAGE_SIZES[0],
@@ -141,7 +141,13 @@ def ask(
     review, feed = visitor.review, queues.aim_feed(visitor.review, aim, number)
     made = views.feed_context(review, feed, skip, size, partial(visitor.select_from, number))
     name = "" if number is None else review.candidates.classes[number]
-    made |= {"aim": aim, "class_number": number, "class_name": name, "lease": visitor.page}
+    made |= {
+        "aim": aim,
+        "title": queues.AIM_TEXT[aim][0],
+        "class_number": number,
+        "class_name": name,
+        "lease": visitor.page,
+    }
     return visitor.render("ask.html", number, made)
 
 
@@ -205,7 +211,7 @@ def changes(
     number: ClassNumber = None,
     ranking: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     size: Size = views.PAGE_SIZES[0],
-    aim: Aim = "missing",
+    aim: PageAim = "missing",
     lease: Annotated[Token | None, Query()] = None,
 ) -> dict[str, Any]:
     """Return decisions after an event, progress, a newer ranking and who else is here; renew the lease of the page."""
@@ -226,12 +232,14 @@ def changes(
     return {"changes": changed, "last_id": last_id, "reload": reload, "update": update, **team, **parts}
 
 
-def _update(visitor: Visitor, aim: Aim, number: int | None, ranking: int, size: int) -> dict[str, Any] | None:
+def _update(visitor: Visitor, aim: PageAim, number: int | None, ranking: int, size: int) -> dict[str, Any] | None:
     """Return the ids of the next page in the order of a newer ranking than the page has; None where there is none."""
     review = visitor.context.review
     if number is not None and (number >= len(review.candidates.classes) or queues.lacks_examples(review, number)):
         return None
-    newest = None if aim == "random" or (aim == "missing" and number is None) else review.ranking(aim)
+    if aim == "machine" or aim == "random" or (aim == "missing" and number is None):
+        return None
+    newest = review.ranking(aim)
     if newest is None or newest.number == ranking:
         return None
     of_class = aim == "missing" and number is not None

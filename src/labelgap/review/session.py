@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.audit.candidates import KINDS
 from labelgap.audit.live import Aim
-from labelgap.core.errors import RunError
+from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Split
 from labelgap.review.candidates import WRONG, Candidates, Copies, find_copies
 from labelgap.review.database import FILE as STORE
@@ -86,10 +86,15 @@ class Review:
         folder: an audited run, or a review of random images.
         split: leave out the candidates of other splits.
         read_only: read the decisions as they are now, and make none.
+        precision: the share of labels that must be right where the machine's are accepted: ``review.acceptance``.
     """
 
-    def __init__(self, folder: ReviewFolder, split: str | None = None, *, read_only: bool = False) -> None:
-        self.folder, self.split = folder, split
+    def __init__(
+        self, folder: ReviewFolder, split: str | None = None, *, read_only: bool = False, precision: float = 0.95
+    ) -> None:
+        if not 0.5 <= precision <= 0.999:
+            raise InputError(f"--precision {precision}: a share from 0.5 to 0.999, e.g. 0.95")
+        self.folder, self.split, self.precision = folder, split, precision
         self.path: Path = folder.path
         self.name = folder.path.resolve().name
         self.candidates = Candidates(folder.path / CANDIDATES, folder.classes, split)

@@ -3,7 +3,7 @@
 import { browserStorage } from "./storage.js";
 
 const KEY = "labelgap-aim";
-const AIMS = ["missing", "classifier", "random"];
+const AIMS = ["missing", "classifier", "random", "machine"];
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-aim]");
