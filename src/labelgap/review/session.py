@@ -114,7 +114,8 @@ class Review:
 
     def reopened(self) -> Review:
         """Return the review of the folder as it is now, and close this one."""
-        fresh = Review(open_review_folder(self.path, self.folder.source, **self.folder.options), self.split)
+        folder = open_review_folder(self.path, self.folder.source, **self.folder.options)
+        fresh = Review(folder, self.split, precision=self.precision)
         self.close()
         return fresh
 
