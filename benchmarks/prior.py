@@ -63,7 +63,7 @@ def main(features: str = FEATURES) -> None:
         for name in ("good", "confounded", "random"):
             (root / "all" / f"{name}.csv").symlink_to(root / name / f"{name}.csv")
         observed = data.observe(positives=1, negatives=0, seed=1200)
-        run = lg.fit(observed, method="an", out=root / "run", quiet=True)
+        run = lg.fit(observed, method="an", preset="cole2021", out=root / "run", quiet=True)
         for sources in ("none", "good", "confounded", "random", "all"):
             prior = None if sources == "none" else root / sources
             seen = lg.load(f"features={features}", prior=prior).observe(positives=1, negatives=0, seed=1200)
