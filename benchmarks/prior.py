@@ -1,6 +1,6 @@
 """What teachers of three qualities bring to an audit of VOC2012, one known present label per training image.
 
-    python -m benchmarks.prior [FEATURES.npz]
+    python -m benchmarks.prior [METHOD [FEATURES.npz]]
 
 ``good``: linear heads trained on the full labels of 200 val photos. ``confounded``: the same heads with the classes in
 pairs exchanged, so that it calls a dog what shows a cat. ``random``: a uniform number per label. Average precision is
@@ -49,7 +49,7 @@ def write_long(path: Path, data: Dataset, probability: NDArray[np.float64]) -> N
     path.write_text("image,class,probability\n" + "".join(rows))
 
 
-def main(features: str = FEATURES) -> None:
+def main(method: str = "an", features: str = FEATURES) -> None:
     """Print a line for each set of sources."""
     data = lg.load(f"features={features}")
     truth = data.train.evaluation_labels.to_dense() == lg.PRESENT
@@ -63,7 +63,7 @@ def main(features: str = FEATURES) -> None:
         for name in ("good", "confounded", "random"):
             (root / "all" / f"{name}.csv").symlink_to(root / name / f"{name}.csv")
         observed = data.observe(positives=1, negatives=0, seed=1200)
-        run = lg.fit(observed, method="an", preset="cole2021", out=root / "run", quiet=True)
+        run = lg.fit(observed, method=method, preset="cole2021", out=root / "run", quiet=True)
         for sources in ("none", "good", "confounded", "random", "all"):
             prior = None if sources == "none" else root / sources
             seen = lg.load(f"features={features}", prior=prior).observe(positives=1, negatives=0, seed=1200)
