@@ -47,7 +47,7 @@ def test_every_form_of_a_file_is_read(tmp_path: Path) -> None:
     assert equal(said(prior, "old"), [[0.25, NAN, NAN], [NAN, NAN, NAN]])
     assert equal(said(prior, "ann"), [[0.0, 1.0, NAN], [1.0, 0.0, NAN]])
     assert equal(said(prior, "lists"), [[1.0, NAN, 1.0], [NAN, 0.0, NAN]])
-    assert [("1 classes" in str(note), "1 images" in str(note)) for note in notes] == [(True, False), (False, True)]
+    assert [("1 class " in str(note), "1 image " in str(note)) for note in notes] == [(True, False), (False, True)]
     assert "dog?" in str(notes[0])
 
 
@@ -64,6 +64,10 @@ def test_every_form_of_a_file_is_read(tmp_path: Path) -> None:
         ("a.csv", "image,cat\nz.jpg,1\n", "it has no image"),
         ("a.csv", "image,lion\na.jpg,1\n", "it has no class"),
         ("a.csv", "image\na.jpg\n", "no labels"),
+        ("a.csv", "image,cat,dog\na.jpg,yes,0.5\nb.jpg,,3\n", "(?s)2 problems.*line 2 .*yes.*line 3 .*3"),
+        ("a.csv", "image,cat,cat\na.jpg,1,1\n", "'cat' twice"),
+        ("a.csv", "image,tags,absent\na.jpg,cat;dog,dog\n", "'dog' is both"),
+        ("a.jsonl", '{"image": "a.jpg", "class": ["cat"], "probability": 1}', "has lists"),
         ("a.txt", "", r"\.csv"),
         ("a.jsonl", "{", "cannot be read"),
         ("a.parquet", "PAR", "cannot be read"),
@@ -73,6 +77,43 @@ def test_what_is_wrong_is_said(tmp_path: Path, name: str, text: str, said: str) 
     (tmp_path / name).write_text(text)
     with pytest.raises(lg.InputError, match=said):
         read_prior(tmp_path / name, CLASSES, IMAGES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"image,class,score,probability,label,mark\na.jpg,cat,0.5,0.25,present,known\na.jpg,dog,0.75,,absent,raw\n",
+        b"image;class;probability\r\nphotos\\a.jpg;cat;0.25\r\nC:\\x\\a.jpg;dog;0.75\r\n",
+        b"\xef\xbb\xbfImage,Class,Probability\na.jpg,cat,0.25\na.jpg,dog,0.75\nb.jpg,dog,n/a\nb.jpg,cat,\n",
+        b"image,cat,dog,caf\xe9\na.jpg,0.25,0.75,yes\n".replace(b"yes", b"1"),
+    ],
+    ids=["predict", "semicolons", "byte-order-mark", "cp1252"],
+)
+def test_what_other_programs_write_is_read(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "s.csv").write_bytes(text)
+    prior, _ = read_prior(tmp_path / "s.csv", CLASSES, IMAGES)
+    assert equal(said(prior, "s"), [[0.25, 0.75, NAN], [NAN, NAN, NAN]])
+
+
+def test_digits_in_a_name_are_no_number(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("image,class,probability\n0001,7,0.25\n0010,7,0.75\n")
+    prior, _ = read_prior(tmp_path / "s.csv", ("7",), {"0001", "0010"})
+    assert prior.images == {"0001": 0, "0010": 1} and prior.probability.tolist() == [0.25, 0.75]
+
+
+def test_a_source_that_says_one_number_of_all_counts_nothing() -> None:
+    table = LabelTable.from_dense(np.full((1000, 1), -1, dtype=np.int8), ["cat"])
+    row = np.arange(900)
+    prior = Prior(
+        ("s",),
+        {name: at for at, name in enumerate(table.images)},
+        ("cat",),
+        row * 0,
+        row,
+        row * 0,
+        row * 0 + np.float32(0.3),
+    )
+    assert not prior.standardized("s", {"train": table})["train"].any()
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:

@@ -22,16 +22,23 @@ from scipy.special import logit
 
 from labelgap.core.errors import InputError, describe_missing_path, nearest
 from labelgap.core.findings import Finding, Note
-from labelgap.core.text import truncate_text
+from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.readers.image_paths import match_name
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels.io.dialect import detect_dialect, open_text, read_records
+from labelgap.labels.io.parse import LIST_SYNONYMS
 from labelgap.labels.io.table_file import ProblemList
 
 SUFFIXES: Final = (".csv", ".parquet", ".jsonl")
-_SYNONYMS: Final = {"annotator": "source", "score": "probability"}
+_NAMES: Final = ("source", "image", "class")
+_ROLES: Final = (*_NAMES, "probability", "score", "present", "absent", "split")
+_SYNONYMS: Final = {"annotator": "source"}
+_BLANK: Final = ("", "na", "n/a", "nan", "null")
 _LOWEST: Final = 1e-3
 """A probability below it, or as near to 1, counts as this: a source is never certain."""
 _MAX_DEVIATION: Final = 8.0
+_LEAST_DEVIATION: Final = 1e-4
+"""Of the log-odds of a class; a source that says one number of all images deviates by rounding alone."""
 _MIN_ABSENTS: Final = 10
 """With as many known absent labels a source is compared on these, else on the unknown ones."""
 
@@ -62,7 +69,8 @@ class PriorSource(Finding, topic="labels"):
             worth = "says nothing of a known present label, so nothing tells what it is worth"
         elif not self.is_informative:
             worth += ": it says nothing, as far as the known labels tell"
-        return f"prior {self.source}: {self.images:,} images, {self.classes:,} classes; present: {shares}; {worth}"
+        size = f"{pluralize(self.images, 'image')}, {pluralize(self.classes, 'class', 'classes')}"
+        return f"prior {self.source}: {size}; it calls {shares} labels present; {worth}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +115,7 @@ class Prior:
         count = np.maximum((~np.isnan(whole)).sum(axis=0), 1)
         mean = np.nansum(whole, axis=0) / count
         deviation = np.sqrt(np.nansum((whole - mean) ** 2, axis=0) / count)
-        scale = np.where(deviation > 0, deviation, np.inf)
+        scale = np.where(deviation > _LEAST_DEVIATION, deviation, np.inf)
         return {
             name: np.clip(np.nan_to_num((each - mean) / scale), -_MAX_DEVIATION, _MAX_DEVIATION).astype(np.float32)
             for name, each in odds.items()
@@ -155,7 +163,8 @@ def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tu
     A file is CSV, Parquet or JSON lines. Long: ``image, class, probability``. Wide: ``image`` and a column of
     probabilities per class; blank: the source says nothing. Tags: ``image, present[, absent]``, lists of names; without
     ``absent`` the tags that the source uses and did not give to an image have the probability 0. In each form a column
-    ``source`` (or ``annotator``) names the sources; else the file's name does.
+    ``source`` (or ``annotator``) names the sources; else the file's name does. What ``labelgap predict`` writes in rows
+    per label is read as well: its score counts where it has no probability.
 
     Args:
         path: the file or the folder.
@@ -164,7 +173,7 @@ def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tu
     """
     if not path.exists():
         raise InputError(describe_missing_path(path))
-    files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
+    files = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path} holds no file of labels: {', '.join(SUFFIXES)} are read.")
     table = pa.concat_tables([_read_file(file) for file in files]).sort_by("source")
@@ -178,15 +187,18 @@ def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tu
     row, column = rows[image], columns[column]
     kept = (row >= 0) & (column >= 0)
     if not kept.any():
-        what = "image" if not numbers else "class"
-        raise InputError(f"{path} says nothing of these data: it has no {what} that they have, e.g. {image_names[:1]}.")
+        if not len(table):
+            raise InputError(f"{path} says nothing: no row has a probability or a tag.")
+        what, named = ("class", class_names) if numbers else ("image", image_names)
+        raise InputError(f"{path} says nothing of these data: it has no {what} that they have, but {named[0]}.")
     notes: list[Finding] = []
     if len(class_names) > (columns >= 0).sum():
         others = [name for name, number in zip(class_names, columns, strict=True) if number < 0]
         near = [f"{name} ({close}?)" for name in others[:3] if (close := nearest(name, classes))]
-        notes.append(Note(f"prior: {len(others):,} classes that the data do not have are left out {' '.join(near)}"))
+        what = pluralize(len(others), "class", "classes")
+        notes.append(Note(f"prior: left out: {what} that the data do not have {' '.join(near)}".rstrip()))
     if lost := found.count(""):
-        notes.append(Note(f"prior: {lost:,} images that the data do not have are left out"))
+        notes.append(Note(f"prior: left out: {pluralize(lost, 'image')} that the data do not have"))
     order = np.lexsort((column[kept], row[kept], source[kept]))
     key = np.stack([source[kept], row[kept], column[kept]])[:, order]
     twice = np.flatnonzero((np.diff(key, axis=1) == 0).all(axis=0))
@@ -210,89 +222,139 @@ def _encoded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
 def _read_file(file: Path) -> pa.Table:
     """Return ``source, image, class, probability`` of a file."""
     table = _open(file)
-    table = table.rename_columns([_SYNONYMS.get(name, name) for name in table.column_names])
-    columns = table.column_names
+    columns = [_role(name) for name in table.column_names]
+    if "probability" not in columns:
+        columns = ["probability" if name == "score" and "class" in columns else name for name in columns]
+    if "present" not in columns and not {"class", "probability"} <= {*columns}:
+        listed = [at for at, name in enumerate(columns) if name.lower() in LIST_SYNONYMS and _holds_names(table[at])]
+        columns = ["present" if listed == [at] else name for at, name in enumerate(columns)]
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{file} has the column '{twice}' twice.")
     if "image" not in columns:
         raise InputError(f"{file} has no column 'image', but {', '.join(columns[:5])}.")
+    table = table.rename_columns(columns)
     if "source" not in columns:
         table = table.append_column("source", pa.array([file.stem] * len(table), pa.string()))
-    table = table.append_column("line", pa.array(np.arange(len(table)) + (2 if file.suffix == ".csv" else 1)))
+    table = table.append_column("line", pa.array(np.arange(len(table)) + (2 if file.suffix.lower() == ".csv" else 1)))
+    problems = ProblemList(file, "line" if file.suffix.lower() != ".parquet" else "row")
+    problems.fixable = False
     if {"class", "probability"} <= {*columns}:
-        pass
+        values = _numbers(table["probability"], table["class"], table["line"], problems)
+        if "score" in columns:  # ``labelgap predict`` writes both, and knows the probability of some classes only
+            scores = _numbers(table["score"], table["class"], table["line"], problems)
+            values = np.where(np.isnan(values), scores, values)
+        table = _with_values(table, table["class"], values)
     elif "present" in columns:
-        table = _from_tags(table)
+        table = _from_tags(table, problems)
     else:
         others = [name for name in columns if name not in ("image", "source", "split")]
-        parts = [
-            table.select(["image", "source", "line"])
-            .append_column("class", pa.array([name] * len(table), pa.string()))
-            .append_column("probability", table[name])
-            for name in others
-        ]
-        if not parts:
+        if not others:
             raise InputError(f"{file} has no labels: class and probability, present, or a column per class.")
-        table = pa.concat_tables(parts, promote_options="permissive")
-    table = table.filter(pc.is_valid(table["probability"]))
-    problems = ProblemList(file, "line" if file.suffix != ".parquet" else "row")
-    problems.fixable = False
-    values = _numbers(table["probability"])
-    for at in np.flatnonzero(~((values >= 0) & (values <= 1))).tolist():
-        cell = truncate_text(repr(table["probability"][at].as_py()), 40)
-        problems.add(table["line"][at].as_py(), f"{table['class'][at]}: {cell} is no probability from 0 to 1")
-    for name in ("image", "class", "source"):
+        names = (pa.chunked_array([pa.array([name] * len(table), pa.string())]) for name in others)
+        parts = [
+            _with_values(table, name, _numbers(table[column], name, table["line"], problems))
+            for column, name in zip(others, names, strict=True)
+        ]
+        table = pa.concat_tables(parts)
+    for name in _NAMES:
+        if pa.types.is_nested(table[name].type):
+            raise InputError(f"{file}: the column '{name}' has lists; a row is of one {name}.")
         texts = table[name].cast(pa.string()).fill_null("")
+        table = table.set_column(table.column_names.index(name), name, texts)
         for at in np.flatnonzero(pc.equal(texts, "").to_numpy()).tolist():
             problems.add(table["line"][at].as_py(), f"there is no {name}")
     problems.refuse("nothing was read")
-    names = {name: table[name].cast(pa.string()) for name in ("source", "image", "class")}
-    return pa.table({**names, "probability": pa.array(values, pa.float64())})
+    return table.select([*_NAMES, "probability"])
+
+
+def _role(name: str) -> str:
+    """Return what a column is; its name where that is a class."""
+    lower = name.strip().lower()
+    return _SYNONYMS.get(lower, lower if lower in _ROLES else name)
+
+
+def _holds_names(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_list(column.type))
+
+
+def _with_values(table: pa.Table, names: pa.ChunkedArray, values: NDArray[np.float64]) -> pa.Table:
+    """Return the rows of a table that have a value, with their classes."""
+    rows = pa.table({**{name: table[name] for name in ("source", "image", "line")}, "class": names})
+    return rows.append_column("probability", pa.array(values)).filter(pa.array(~np.isnan(values)))
 
 
 def _open(file: Path) -> pa.Table:
-    if file.suffix not in SUFFIXES:
+    suffix = file.suffix.lower()
+    if suffix not in SUFFIXES:
         raise InputError(f"{file}: labels of a source are read from {', '.join(SUFFIXES)}.")
-    import pyarrow.csv
     import pyarrow.json
 
     try:
-        if file.suffix == ".parquet":
+        if suffix == ".parquet":
             return pq.read_table(file)
-        read = pyarrow.csv.read_csv if file.suffix == ".csv" else pyarrow.json.read_json
-        return read(file)
+        return _open_csv(file) if suffix == ".csv" else pyarrow.json.read_json(file)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise InputError(f"{file} cannot be read: {truncate_text(str(error), 200)}.") from None
 
 
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return the numbers of a column; NaN for what is none."""
-    if pa.types.is_string(column.type):
-        return np.array([_number(cell) for cell in column.to_pylist()], dtype=np.float64)
+def _open_csv(file: Path) -> pa.Table:
+    """Return the cells of a CSV; a name stays a text, whatever its digits look like."""
+    import pyarrow.csv
+
+    dialect = detect_dialect(file, None, None, lambda cells: "image" in map(_role, cells))
+    with open_text(file, dialect.encoding) as text:
+        _, header, _ = next(read_records(text, dialect.delimiter, dialect.skip, ProblemList(file)), (0, [], []))
+    texts = {name: pa.string() for name in header if _role(name) in (*_NAMES, "present", "absent")}
+    return pyarrow.csv.read_csv(
+        file,
+        pyarrow.csv.ReadOptions(encoding=dialect.encoding.removesuffix("-sig"), skip_rows=dialect.skip),
+        pyarrow.csv.ParseOptions(delimiter=dialect.delimiter),
+        pyarrow.csv.ConvertOptions(column_types=texts),
+    )
+
+
+def _numbers(
+    column: pa.ChunkedArray, names: pa.ChunkedArray, lines: pa.ChunkedArray, problems: ProblemList
+) -> NDArray[np.float64]:
+    """Return the probabilities of a column, NaN where a cell is blank; add what is none to the problems."""
     try:
-        return np.asarray(column.cast(pa.float64()).to_numpy())
+        if pa.types.is_string(column.type):
+            values = np.array([_number(cell or "") for cell in column.to_pylist()], dtype=np.float64)
+        else:
+            values = np.array(column.cast(pa.float64()).fill_null(math.nan).to_numpy())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return np.full(len(column), np.nan)
+        values = np.full(len(column), math.inf)
+    for at in np.flatnonzero((values < 0) | (values > 1)).tolist():
+        cell = truncate_text(repr(column[at].as_py()), 40)
+        problems.add(lines[at].as_py(), f"{names[at]}: {cell} is no probability from 0 to 1")
+    return values
 
 
 def _number(cell: str) -> float:
+    """Return the number of a cell; NaN where it is blank, infinity where it has something else."""
     try:
-        return float(cell)
+        return math.nan if cell.strip().lower() in _BLANK else float(cell)
     except ValueError:
-        return math.nan
+        return math.inf
 
 
-def _from_tags(table: pa.Table) -> pa.Table:
+def _from_tags(table: pa.Table, problems: ProblemList) -> pa.Table:
     """Return rows of ``class`` and ``probability`` for lists of tags, given by a list or a text with ``;``."""
     rows = table.to_pylist()
     has_absent = "absent" in table.column_names
     used: dict[str, dict[str, None]] = {}
     for row in rows:
         for name in ("present", "absent"):
-            listed = row.get(name) or []
-            row[name] = [each.strip() for each in listed.split(";")] if isinstance(listed, str) else listed
+            listed = row.get(name)
+            names = listed if isinstance(listed, list) else [] if listed is None else str(listed).split(";")
+            row[name] = [str(each).strip() for each in names if each is not None]
         used.setdefault(row["source"], {}).update(dict.fromkeys(filter(None, row["present"])))
     found: dict[str, list[Any]] = {name: [] for name in ("image", "source", "line", "class", "probability")}
     for row in rows:
         said = {name: 1.0 for name in row["present"] if name}
+        for name in filter(said.__contains__, row["absent"]):
+            problems.add(row["line"], f"'{name}' is both under present and under absent")
         absent = row["absent"] if has_absent else used[row["source"]]
         said |= {name: 0.0 for name in absent if name and name not in said}
         for name, value in said.items():
@@ -300,4 +362,4 @@ def _from_tags(table: pa.Table) -> pa.Table:
                 found[key].append(row[key])
             found["class"].append(name)
             found["probability"].append(value)
-    return pa.table(found)
+    return pa.table(found | {"probability": pa.array(found["probability"], pa.float64())})

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Container, Iterator
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import Final
 
 from labelgap.core.errors import InputError, similarity
@@ -73,10 +73,13 @@ def _digits(name: str) -> str:
 
 
 def match_name(path: str, known: Container[str]) -> str | None:
-    """Return the end of a path that is a known name of an image, the longest; None where there is none."""
-    parts = PurePath(path).parts
-    ends = (PurePath(*parts[start:]).as_posix() for start in range(len(parts)))
-    return next((end for end in ends if end in known), None)
+    """Return the end of a path, of Windows too, that is a known name, the longest; None where there is none."""
+    for kind in (PurePath, PureWindowsPath):
+        parts = kind(path).parts
+        for start in range(len(parts)):
+            if (end := kind(*parts[start:]).as_posix()) in known:
+                return end
+    return None
 
 
 def is_file(path: Path) -> bool:
