@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from labelgap.review.acceptance import AcceptedLabels
     from labelgap.review.apply import ApplyResult
 
-
 _COLUMNS: Final = ("class", "accepted", "of", "answers", "wrong", "at least", "more answers", "for labels")
 
 

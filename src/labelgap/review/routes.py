@@ -141,13 +141,8 @@ def ask(
     review, feed = visitor.review, queues.aim_feed(visitor.review, aim, number)
     made = views.feed_context(review, feed, skip, size, partial(visitor.select_from, number))
     name = "" if number is None else review.candidates.classes[number]
-    made |= {
-        "aim": aim,
-        "title": queues.AIM_TEXT[aim][0],
-        "class_number": number,
-        "class_name": name,
-        "lease": visitor.page,
-    }
+    made |= {"aim": aim, "title": queues.AIM_TEXT[aim][0], "lease": visitor.page}
+    made |= {"class_number": number, "class_name": name}
     return visitor.render("ask.html", number, made)
 
 
