@@ -2,18 +2,15 @@
 
     python benchmarks/accept_machine.py [FEATURES.npz] [--data voc-one,voc-tenth] [--draws 200] [--precisions 0.9 0.95]
 
-The guarantee: for each class, the share of draws in which what is accepted is ever less precise than demanded is 5 % at
-most, although the reviewer looks after every 30 answers, and goes on until nothing more is asked. Audits are those of
-benchmarks/review_loop.py, of three label seeds; the reviewer answers from the truth. "borderline": the same numbers of
-labels, of which one in a hundred more is wrong than is allowed, wherever the scores are: a machine that must not be
-accepted.
+The guarantee: for each class, what is accepted is ever less precise than demanded in 5 % of the draws at most, although
+the reviewer looks after every 30 answers, and goes on until nothing more is asked. Audits are those of
+benchmarks/review_loop.py, of three label seeds. "borderline": as many labels, one in a hundred more wrong than allowed.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,24 +28,18 @@ Mask = NDArray[np.bool_]
 LABEL_SEEDS, LOOK = (4, 5, 6), 30
 
 
-class Review(NamedTuple):
-    """A simulated review of a class: the answers given, the labels accepted in the end, and whether ever too many."""
-
-    answers: int
-    accepted: int
-    failed: bool
-
-
-def simulate(present: Mask, precision: float, random: np.random.Generator) -> Review:
-    """Answer what is asked until nothing more is; ``present`` is the truth of the likely labels of a class."""
-    size, failed = len(present), False
-    decided, draw = np.zeros(size, dtype=np.bool_), random.permutation(size).astype(np.uint64)
+def simulate(present: Mask, precision: float, random: np.random.Generator) -> tuple[int, int, bool]:
+    """Answer what is asked, by the truth of a class's likely labels; return the answers, how many labels are accepted
+    in the end, and whether ever too many of them were wrong.
+    """
+    size, failed, decided = len(present), False, np.zeros(len(present), dtype=np.bool_)
+    draw = random.permutation(size).astype(np.uint64)
     while True:
         labels = LikelyLabels(np.arange(size), draw, decided, decided & present)
         found = accept_class(AcceptedLabels("", size), labels, precision)
         failed |= bool(len(found.accepted) and present[found.accepted].mean() < precision)
         if not len(found.asked):
-            return Review(int(decided.sum()), len(found.accepted), failed)
+            return int(decided.sum()), len(found.accepted), failed
         decided[found.asked[:LOOK]] = True
 
 
@@ -65,8 +56,8 @@ def likely_labels(features: Path, name: str, seed: int) -> list[Mask]:
 def report(name: str, albums: list[list[Mask]], precision: float, draws: int, random: np.random.Generator) -> float:
     """Print what a review brings, and return how often the worst class fails."""
     made = np.array([[simulate(each, precision, random) for each in albums[at % len(albums)]] for at in range(draws)])
-    answers, accepted = made[..., :2].sum(axis=1).mean(axis=0)
-    likely, failed = np.mean([sum(map(len, album)) for album in albums]), made[..., 2].mean(axis=0)
+    (answers, accepted), failed = made[..., :2].sum(axis=1).mean(axis=0), made[..., 2].mean(axis=0)
+    likely = np.mean([sum(map(len, album)) for album in albums])
     print(
         f"{name}, {100 * precision:g} %: of {likely:,.0f} likely labels {accepted:,.0f} accepted after {answers:,.0f} "
         f"answers, in {(made[..., 1] > 0).sum(axis=1).mean():.1f} classes; less precise than that in "
