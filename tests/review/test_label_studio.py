@@ -77,10 +77,16 @@ def test_an_annotation_is_a_decision_until_it_changes_or_goes(client: TestClient
 
 
 def test_annotators_that_saw_every_choice_say_absent(photos_review: Review) -> None:
-    app = create_backend(LabelStudioBackend(photos_review, unlisted="absent"))
+    app, project = create_backend(LabelStudioBackend(photos_review, unlisted="absent")), {"label_config": INTERFACE}
     with TestClient(app, base_url="http://localhost:9090") as client:
-        send(client, "ANNOTATION_CREATED", task=task("5.jpg"), annotation=annotation(4, "cat"))
-    assert decided(photos_review)["5.jpg", "dog"] == ABSENT
+        send(client, "ANNOTATION_CREATED", task=task("5.jpg"), annotation=annotation(4, "cat"), project=project)
+        found = decided(photos_review)
+        assert found["5.jpg", "dog"] == ABSENT and ("5.jpg", "owl") not in found, "nobody was asked about owl"
+        changed = annotation(4, "dog", "blurry")
+        send(client, "ANNOTATION_UPDATED", task=task("5.jpg"), annotation=changed, project=project)
+        assert decided(photos_review)["5.jpg", "dog"] == PRESENT, "a choice that is no class is left out"
+        send(client, "ANNOTATION_DELETED", annotation={"id": 4})
+    assert decided(photos_review) == {}, "an earlier state of an annotation does not count again"
 
 
 def test_a_new_photo_is_fetched_from_label_studio(
@@ -95,7 +101,13 @@ def test_a_new_photo_is_fetched_from_label_studio(
 
         def do_GET(self) -> None:
             asked.append(self.headers["Authorization"])
-            self._answer(content)
+            if self.path.startswith("/data"):
+                self.send_response(302)
+                self.send_header("Location", "/bucket/new.jpg")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            else:
+                self._answer(content)
 
         def _answer(self, body: bytes) -> None:
             self.send_response(200)
@@ -108,13 +120,20 @@ def test_a_new_photo_is_fetched_from_label_studio(
     vars(backend)["_predictor"] = Predictor(digits_run)
     with serve(LabelStudio) as address, TestClient(create_backend(backend), base_url="http://127.0.0.1") as client:
         client.post("/setup", json={"hostname": address, "access_token": "legacy"})
-        new = {"tasks": [{"data": {"image": "/data/upload/1/0123abcd-new.jpg"}}], "label_config": INTERFACE}
+        new = {
+            "tasks": [{"data": {"name": "a/new.jpg", "image": "/data/upload/1/0123abcd-new.jpg"}}],
+            "label_config": INTERFACE,
+        }
         assert client.post("/predict", json=new).json()["results"][0]["score"] > 0
         monkeypatch.setenv("LABEL_STUDIO_API_KEY", "a.b.c")
         assert client.post("/predict", json=new).status_code == 200
-        assert asked == ["Token legacy", "Bearer short"]
+        assert asked == ["Token legacy", None, "Bearer short", None], (
+            "the token is for Label Studio, not for its bucket"
+        )
         new["tasks"][0]["data"]["image"] = "ftp://example.org/new.jpg"  # type: ignore[index]
         assert client.post("/predict", json=new).json()["detail"].startswith("ftp://example.org/new.jpg is not")
+        new["tasks"][0]["data"]["image"] = "new.jpg"  # type: ignore[index]
+        assert "no address" in client.post("/predict", json=new).json()["detail"]
 
 
 def test_who_may_ask(photos_review: Review) -> None:

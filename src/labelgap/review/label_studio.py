@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import secrets
 import threading
 import urllib.request
@@ -30,6 +31,7 @@ from pydantic import BaseModel
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.stored import parse_xml
 from labelgap.data.readers.image_paths import match_name
+from labelgap.data.writers.exchange import ExchangeTable
 from labelgap.data.writers.label_studio import image_name, table_of_tasks
 from labelgap.inference.predictor import Predictor
 from labelgap.labels.codes import PRESENT, UNKNOWN
@@ -40,8 +42,11 @@ from labelgap.review.store import Undo
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 API_KEY: Final = "LABEL_STUDIO_API_KEY"
 """The environment variable with a token of Label Studio, where it does not give a valid one itself."""
+_PLACE: Final = Path("Label Studio")
+"""Where labels are from, for errors."""
 _MAX_BYTES: Final = 256 << 20
 _TIMEOUT: Final = 30.0
+_ADDRESS: Final = re.compile(r"/|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class _Question(BaseModel, extra="ignore"):
@@ -57,6 +62,7 @@ class _Event(BaseModel, extra="ignore"):
     """What Label Studio sends to ``/webhook``."""
 
     action: str
+    project: Any = None
     task: dict[str, Any] = {}
     annotation: dict[str, Any] = {}
     annotations: list[dict[str, Any]] = []
@@ -138,7 +144,9 @@ class LabelStudioBackend:
 
     def _fetch(self, data: Mapping[str, Any]) -> bytes:
         """Fetch the image of a task, from Label Studio where the address has no host."""
-        url = next(value for value in data.values() if isinstance(value, str) and ("/" in value or ":" in value))
+        url = next((each for each in data.values() if isinstance(each, str) and _ADDRESS.match(each)), None)
+        if url is None:
+            raise InputError(f"the task of {image_name(data)} has no address of an image.")
         headers = {}
         if not urlsplit(url).scheme:
             url, headers = self.hostname.rstrip("/") + url, {"Authorization": self._authorization()}
@@ -155,24 +163,32 @@ class LabelStudioBackend:
         url, headers = self.hostname.rstrip("/") + "/api/token/refresh/", {"Content-Type": "application/json"}
         return f"Bearer {json.loads(_open(url, headers, body))['access']}"
 
-    def store(self, task: Mapping[str, Any], annotation: Mapping[str, Any]) -> int:
-        """Store an annotation as decisions, in place of an earlier state of it; return how many labels were decided."""
+    def store(self, task: Mapping[str, Any], annotation: Mapping[str, Any], interface: str = "") -> int:
+        """Store an annotation as decisions, in place of an earlier state of it; return how many labels were decided.
+
+        Choices that are no class of the review are left out. A class is absent only if the interface has it.
+        """
         name = match_name(image_name(task["data"]), self._rows)
         if name is None:
             return 0
         own = {"data": {"name": name}, "annotations": [dict(annotation)]}
+        chosen = table_of_tasks([own], _PLACE, None, "unknown").table
         classes = self.review.candidates.classes
-        exchange = table_of_tasks([own], Path("Label Studio"), classes, self.unlisted)
-        listed = {exchange.table.classes[column] for column in exchange.table.columns.tolist()}
-        client, person = _client(annotation), annotation.get("completed_by")
-        reviewer = str(person.get("email") if isinstance(person, dict) else person or "Label Studio")
-        self.withdraw(annotation, but=listed)
-        return store_labels(self.review, exchange, reviewer, Path("Label Studio"), client=client).decided
+        shown = _values(parse_xml(interface.encode())) if interface else {*classes}
+        table = chosen.with_classes([each for each in classes if each in shown.union(chosen.classes)])
+        if self.unlisted == "absent" and not annotation.get("was_cancelled"):
+            table = table.with_unknown_absent()
+        person = annotation.get("completed_by")
+        person = person.get("email") if isinstance(person, dict) else person
+        self.withdraw(annotation, but={table.classes[column] for column in table.columns.tolist()})
+        exchange, reviewer = ExchangeTable(table, None), str(person or "Label Studio")
+        return store_labels(self.review, exchange, reviewer, _PLACE, client=_client(annotation)).decided
 
     def withdraw(self, annotation: Mapping[str, Any], but: set[str] | None = None) -> None:
         """Withdraw what an annotation decided, but for some classes: it was deleted, or chooses others now."""
         client = _client(annotation)
-        mine = [event for event in self.review.store.current() if event.client == client]
+        # of earlier states as well: undoing the newest decision puts the one before back in force
+        mine = [event for event in self.review.store.accepted() if event.client == client]
         undone = [Undo(event.id, secrets.token_hex(16)) for event in mine if event.key.class_name not in (but or ())]
         if undone:
             self.review.store.append(undone, reviewer=mine[0].reviewer, client=client)
@@ -180,8 +196,11 @@ class LabelStudioBackend:
 
 def _open(url: str, headers: dict[str, str], body: bytes | None = None) -> bytes:
     """Return what is at an address."""
+    request = urllib.request.Request(url, body)
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)  # Label Studio sends on to a bucket: the token is not for that
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=_TIMEOUT) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
             content: bytes = answer.read(_MAX_BYTES)
     except OSError as error:
         raise InputError(
@@ -207,7 +226,7 @@ def _choices_of(interface: str) -> tuple[str, str, set[str]]:
 
 
 def _values(choices: ElementTree.Element) -> set[str]:
-    return {each.get("value", "") for each in choices.iter("Choice")}
+    return {each.get("value", "") for each in choices.iter() if each.tag in ("Choice", "Label")}
 
 
 def create_backend(backend: LabelStudioBackend, password: str = "") -> FastAPI:
@@ -217,10 +236,11 @@ def create_backend(backend: LabelStudioBackend, password: str = "") -> FastAPI:
     @app.middleware("http")
     async def check(request: Request, answer: Callable[..., Any]) -> Any:
         if password:
+            given = ""
             with suppress(ValueError):
                 given = base64.b64decode(request.headers.get("authorization", "").removeprefix("Basic ")).decode()
-                if secrets.compare_digest(given.partition(":")[2].encode(), password.encode()):
-                    return await answer(request)
+            if secrets.compare_digest(given.partition(":")[2].encode(), password.encode()):
+                return await answer(request)
             return JSONResponse({"detail": "a password is needed"}, 401)
         if request.url.hostname not in _LOOPBACK:  # a web site whose name leads here
             return JSONResponse({"detail": "this server has another name"}, 400)
@@ -250,7 +270,8 @@ def create_backend(backend: LabelStudioBackend, password: str = "") -> FastAPI:
     @app.post("/webhook", status_code=201)
     def webhook(event: _Event) -> dict[str, int]:
         if event.action in ("ANNOTATION_CREATED", "ANNOTATION_UPDATED"):
-            return {"decided": backend.store(event.task, event.annotation)}
+            project = event.project if isinstance(event.project, dict) else {}
+            return {"decided": backend.store(event.task, event.annotation, project.get("label_config") or "")}
         if event.action in ("ANNOTATION_DELETED", "ANNOTATIONS_DELETED"):
             for annotation in event.annotations or [event.annotation]:
                 backend.withdraw(annotation)

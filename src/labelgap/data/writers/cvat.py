@@ -104,7 +104,7 @@ def read_cvat(path: Path, unlisted: str = "unknown") -> ExchangeTable:
 def _labels_of(image: ElementTree.Element) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {state: [] for state in _STATES}
     for shape in image.iterfind("*[@label]"):
-        states = [each.text for each in shape.iterfind("attribute[@name='state']")]
+        states = [(each.text or "").strip().lower() for each in shape.iterfind("attribute[@name='state']")]
         listed = found["absent" if states == ["absent"] else "present"]
         if (name := shape.get("label", "")) not in listed:
             listed.append(name)

@@ -122,7 +122,10 @@ def _chosen(annotation: dict[str, Any] | None) -> dict[str, list[str]]:
         kind = result.get("type", "choices")
         if kind == "choices" or kind.endswith("labels"):  # choices; or rectanglelabels, brushlabels …
             state = "absent" if result["from_name"] == "absent" else "present"
-            found[state] += [name for name in result["value"][kind] if name not in found[state]]
+            names = result["value"][kind]
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise TypeError(f"a list of names in {kind}")
+            found[state] += [name for name in names if name not in found[state]]
     return found
 
 
