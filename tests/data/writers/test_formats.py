@@ -263,3 +263,13 @@ def test_mlcroissant_reads_what_is_written(data: Dataset, tmp_path: Path) -> Non
     for row, record in enumerate(records):
         for state, names in zip(("present", "absent"), known_class_names(table, row), strict=True):
             assert [name.decode() for name in record[f"images/{state}"]] == names
+
+
+def test_a_label_that_is_said_otherwise_is_never_present(tmp_path: Path) -> None:
+    tag = '<tag label="cat"><attribute name="state">Absent </attribute></tag>'
+    (tmp_path / "a.xml").write_text(f'<annotations><image name="a.jpg">{tag}</image></annotations>')
+    assert read_cvat(tmp_path / "a.xml").table.to_dense().tolist() == [[ABSENT]]
+    result = {"type": "choices", "from_name": "tags", "value": {"choices": "cat"}}
+    (tmp_path / "a.json").write_text(json.dumps([{"data": {"name": "a.jpg"}, "annotations": [{"result": [result]}]}]))
+    with pytest.raises(InputError, match="a list of names"):
+        read_label_studio(tmp_path / "a.json")
