@@ -90,7 +90,7 @@ def test_annotators_that_saw_every_choice_say_absent(photos_review: Review) -> N
 
 
 def test_a_new_photo_is_fetched_from_label_studio(
-    photos_review: Review, digits_run: Path, monkeypatch: pytest.MonkeyPatch
+    photos_review: Review, digits_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = (photos_review.folder.data.train.images.root / "0.jpg").read_bytes()  # type: ignore[attr-defined]
     asked: list[str | None] = []
@@ -131,9 +131,11 @@ def test_a_new_photo_is_fetched_from_label_studio(
             "the token is for Label Studio, not for its bucket"
         )
         new["tasks"][0]["data"]["image"] = "ftp://example.org/new.jpg"  # type: ignore[index]
-        assert client.post("/predict", json=new).json()["detail"].startswith("ftp://example.org/new.jpg is not")
-        new["tasks"][0]["data"]["image"] = "new.jpg"  # type: ignore[index]
-        assert "no address" in client.post("/predict", json=new).json()["detail"]
+        new["tasks"] += [{"data": {"image": "new.jpg"}}, {"data": {}}, task("0.jpg")]  # type: ignore[operator]
+        results = client.post("/predict", json=new).json()["results"]
+        assert [len(each["result"]) for each in results] == [0, 0, 0, 1], "one that cannot be read costs no other"
+        problems = capsys.readouterr().err
+        assert "ftp://example.org/new.jpg is not" in problems and "no address" in problems
 
 
 def test_who_may_ask(photos_review: Review) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -96,7 +97,11 @@ class LabelStudioBackend:
         control, image, choices = _choices_of(interface)
         version, found = self.version, []
         for task in tasks:
-            probability = self._probabilities(task)
+            try:
+                probability = self._probabilities(task)
+            except (InputError, KeyError) as error:  # the other tasks get their predictions
+                print(f"labelgap: task {task.get('id')}: {error}", file=sys.stderr, flush=True)
+                probability = {}
             names = [name for name, value in probability.items() if value >= 0.5 and name in choices]
             result = {"from_name": control, "to_name": image, "type": "choices", "value": {"choices": names}}
             is_open = [value for value in probability.values() if value < 1]

@@ -190,14 +190,15 @@ def test_cvat_reads_back_its_own_export(tmp_path: Path) -> None:
     (tmp_path / "a.xml").write_text(
         """<annotations><meta><job><labels><label><name>dog</name></label><label><name>cat</name></label></labels></job>
         </meta><image id="0" name="a.jpg" subset="Train"><box label="cat" xtl="1"/><tag label="cat" source="manual"/>
-        </image><image id="1" name="b.jpg" subset="Validation"><tag label="dog">
+        </image><image id="2" name="c.jpg" subset="val"/>
+        <image id="1" name="b.jpg" subset="Validation"><tag label="dog">
         <attribute name="state">absent</attribute></tag></image></annotations>"""
     )
     back = read_cvat(tmp_path / "a.xml")
-    assert back.table.classes == ("dog", "cat") and back.splits == ("train", "val")
-    assert back.table.to_dense().tolist() == [[UNKNOWN, PRESENT], [ABSENT, UNKNOWN]]
+    assert back.table.classes == ("dog", "cat") and back.splits == ("train", "val", "val")
+    assert back.table.to_dense().tolist() == [[UNKNOWN, PRESENT], [UNKNOWN, UNKNOWN], [ABSENT, UNKNOWN]]
     complete = read_cvat(tmp_path / "a.xml", unlisted="absent").table
-    assert complete.to_dense().tolist() == [[ABSENT, PRESENT], [ABSENT, ABSENT]]
+    assert complete.to_dense().tolist() == [[ABSENT, PRESENT], [UNKNOWN, UNKNOWN], [ABSENT, ABSENT]]
 
 
 def test_what_people_labeled_elsewhere_is_data(data: Dataset, tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def read_cvat(path: Path, unlisted: str = "unknown") -> ExchangeTable:
     present, absent = ([found[state] for found in lists] for state in _STATES)
     classes = list(dict.fromkeys(name.text or "" for name in root.iterfind("meta//labels/label/name")))
     tags = [[image.get("subset", "")] for image in images]
-    complete = None if unlisted == "unknown" else [True] * len(images)
+    # an image without any label may be one that nobody opened
+    complete = None if unlisted == "unknown" else [bool(here or out) for here, out in zip(present, absent, strict=True)]
     return from_lists(
         path, present, absent, classes or None, [image.get("name", "") for image in images], tags, complete
     )
