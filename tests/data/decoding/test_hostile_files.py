@@ -82,7 +82,7 @@ def test_mutated_files_are_refused(
                 assert str(path) in str(error)
                 outcomes.add("refused")
     gc.collect()
-    assert outcomes == {"read", "refused"} and open_files() == before
+    assert outcomes == {"read", "refused"} and open_files() <= before  # an earlier test may have left some to close
     capfd.readouterr()  # libtiff writes to standard error by itself
 
 
