@@ -209,6 +209,8 @@ def _hint_about_file(file: Path) -> str:
     """Return what to do with a file that is not recognized."""
     if file.suffix.lower() in _SPREADSHEETS:
         return " Save the sheet as 'CSV UTF-8', and give that file."
+    if file.suffix.lower() == ".json":
+        return " From Label Studio, export JSON (not JSON-MIN); COCO is the folder that its annotations are in."
     if is_image_name(file.name):
         return " It is an image: DATA is the table of the tags, a CSV with the columns image and present."
     return f" If it is a CSV all the same, say so: csv={file}."
