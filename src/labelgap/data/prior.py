@@ -66,7 +66,9 @@ class PriorSource(Finding, topic="labels"):
         shares = ", ".join(f"{share:.0%} of the {what}" for what, share in said if not math.isnan(share))
         worth = f"ranks known present labels above others in {self.ranked:.0%}"
         if math.isnan(self.ranked):
-            worth = "says nothing of a known present label, so nothing tells what it is worth"
+            worth = (
+                "no class has a known present label and another one that it scores, so nothing tells what it is worth"
+            )
         elif not self.is_informative:
             worth += ": it says nothing, as far as the known labels tell"
         size = f"{pluralize(self.images, 'image')}, {pluralize(self.classes, 'class', 'classes')}"
