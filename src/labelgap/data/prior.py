@@ -125,6 +125,8 @@ class Prior:
 
     def findings(self, table: LabelTable) -> Iterator[Finding]:
         """Yield what each source is worth on the labels of a table, and how far sources agree."""
+        from labelgap.metrics.classification import cohen_kappa
+
         said = {name: self.of_table(name, table) for name in self.sources}
         codes = table.to_dense()
         for name, probability in said.items():
@@ -132,11 +134,12 @@ class Prior:
         for one, other in combinations(self.sources, 2):
             both = ~np.isnan(said[one]) & ~np.isnan(said[other])
             if both.any():
-                first, second = said[one][both] >= 0.5, said[other][both] >= 0.5
-                agree, chance = np.mean(first == second), np.mean(first) * np.mean(second)
-                chance += (1 - np.mean(first)) * (1 - np.mean(second))
-                kappa = f"κ {(agree - chance) / (1 - chance):.2f}" if chance < 1 else "always of one opinion"
-                yield Note(f"prior {one} and {other} agree in {agree:.0%} of {both.sum():,} labels ({kappa})")
+                said_both = 2 * (said[one][both] >= 0.5) + (said[other][both] >= 0.5)
+                counts = np.bincount(said_both, minlength=4).reshape(2, 2)
+                kappa = cohen_kappa(counts)
+                shown = "always of one opinion" if kappa is None else f"κ {kappa:.2f}"
+                agree = np.trace(counts) / counts.sum()
+                yield Note(f"prior {one} and {other} agree in {agree:.0%} of {counts.sum():,} labels ({shown})")
 
 
 def _describe_source(name: str, probability: NDArray[np.float32], codes: NDArray[np.int8]) -> PriorSource:

@@ -162,3 +162,23 @@ def _format_threshold(threshold: ArrayLike, scores: Floats) -> Floats:
         raise InputError("threshold is NaN; 0.5 is the usual one.")
     with np.errstate(over="ignore"):
         return array.astype(scores.dtype)
+
+
+def cohen_kappa(counts: NDArray[np.int64]) -> float | None:
+    r"""Return Cohen's κ of a table of counts, first answers by second answers; None where it is undefined.
+
+    It compares how often people agree, :math:`p_o`, with how often they would if each answered at random with his own
+    share of yes, :math:`p_e`:
+
+    .. math:: \kappa = \frac{p_o - p_e}{1 - p_e}
+
+    1 is perfect agreement, 0 is that of chance. It is undefined where nobody ever answers differently, e.g. always no.
+
+    Reference: J. Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological Measurement,
+    1960.
+    """
+    total = int(counts.sum())
+    chance = int(counts.sum(0) @ counts.sum(1))  # p_e and p_o, multiplied by the square of the total
+    if not total or chance == total**2:
+        return None
+    return float((int(np.trace(counts)) * total - chance) / (total**2 - chance))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
+from labelgap.metrics.classification import cohen_kappa
 from labelgap.review.store import SECOND, DecisionEvent, DecisionStore, LabelKey
 
 PAUSE: Final = 60.0  # seconds between two answers; a longer time is a pause and does not count as work
@@ -160,26 +161,6 @@ def _agreement(answers: Sequence[tuple[int, int]]) -> Agreement:
     kappa = cohen_kappa(counts)
     interval = None if kappa is None or len(known) < MIN_PAIRS else kappa_interval(counts)
     return Agreement(len(known), int(np.trace(counts)), len(answers) - len(known), kappa, interval)
-
-
-def cohen_kappa(counts: NDArray[np.int64]) -> float | None:
-    r"""Return Cohen's κ of a table of counts, first answers by second answers; None where it is undefined.
-
-    It compares how often people agree, :math:`p_o`, with how often they would if each answered at random with his own
-    share of yes, :math:`p_e`:
-
-    .. math:: \kappa = \frac{p_o - p_e}{1 - p_e}
-
-    1 is perfect agreement, 0 is that of chance. It is undefined where nobody ever answers differently, e.g. always no.
-
-    Reference: J. Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological Measurement,
-    1960.
-    """
-    total = int(counts.sum())
-    chance = int(counts.sum(0) @ counts.sum(1))  # p_e and p_o, multiplied by the square of the total
-    if not total or chance == total**2:
-        return None
-    return float((int(np.trace(counts)) * total - chance) / (total**2 - chance))
 
 
 def kappa_interval(counts: NDArray[np.int64]) -> tuple[float, float]:
