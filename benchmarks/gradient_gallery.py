@@ -18,7 +18,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import labelgap as lg
-from labelgap.losses import describe_method
 from labelgap.reporting import (
     GradientRegimes,
     example_context,
@@ -177,8 +176,7 @@ def main() -> None:
             figure = gradient_figure(regimes, revised, title=title, width=6.6)
             text = svg_document(figure, f"Gradient of {name} against the logit")
             (folder / f"{name}.svg").write_text(text, encoding="utf-8")
-            reference = describe_method(name).reference
-            lines += [f"### `{name}` ({reference})", "", sentence, ""]
+            lines += [f"### `{name}`", "", sentence, ""]
             lines += [f"![Gradient of {name}](gallery/{name}.svg)", ""]
     lines += ["## Settings side by side", ""]
     for name, (sentence, recipe) in CONTRASTS.items():
@@ -194,15 +192,14 @@ INTRODUCTION = """# What every method does to a logit
 Made by `python benchmarks/gradient_gallery.py`; do not edit. Each figure shows the derivative of the loss with
 respect to the logit of one entry, for a present, an absent and an unknown label, by automatic differentiation.
 **Above zero, training lowers the logit; below zero, it raises it.** It is the derivative of the mean loss times the
-number of entries B·K, so that binary cross-entropy has p − 1 on a present and p on an absent label; losses that
-average over images (two-way, softmax, ranking) have numbers about K times as large. Where the gradient of an unknown
-label is small, a second panel shows it on its own scale.
+number of entries B·K; losses that average over images (two-way, softmax, ranking) have numbers about K times as large.
+Where the gradient of an unknown label is small, a second panel shows it on its own scale.
 
-Options have their defaults unless the title names them. Where the gradient depends on the other entries or on the
-epochs, the title says so, and the **context** is a batch of 16 images and 20 classes; every image has one present
-label and one absent label besides the entry, all others are unknown; the other logits are normally distributed with
-mean 2 (present) or −3 and standard deviation 1.5; epoch 6 of 10, each earlier one a step on the same batch with the
-entry at logit 0; "revised" is the unknown label after a logit of 6 (−6 in `em-apl`) in those epochs.
+Where the gradient depends on the other entries or on the epochs, the title says so, and the **context** is a batch of
+16 images and 20 classes; every image has one present label and one absent label besides the entry, all others are
+unknown; the other logits are normally distributed with mean 2 (present) or −3 and standard deviation 1.5; epoch 6 of
+10, each earlier one a step on the same batch with the entry at logit 0; "revised" is the unknown label after a logit
+of 6 (−6 in `em-apl`) in those epochs.
 
 Of any method, option, batch and epoch, and of a loss of your own:
 
