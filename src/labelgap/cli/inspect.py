@@ -109,10 +109,7 @@ def _further_commands(opened: lg.Dataset, summary: DatasetSummary, data: str, gi
 
 
 def _check_images(data: lg.Dataset, decode: bool) -> str | None:
-    """Raise one error with all images that cannot be read; return how they were checked: "decoded", "ends", "no".
-
-    None for data without stored images.
-    """
+    """Raise one error with all unreadable images; return the check: "decoded", "ends", "no", None without images."""
     from labelgap.data.images import FileImages, StoredImages
     from labelgap.data.scanning import MAX_QUICK_FILES, refuse_unreadable
     from labelgap.data.summary import OWN_FORMATS

@@ -48,10 +48,7 @@ _HELP: Final = {"help_option_names": ["--help"]}
 
 @functools.cache
 def make_app(name: str | None = None) -> typer.Typer:
-    """Return the command line: with all commands; with one of them; or, for an empty name, with the list of all alone.
-
-    The list reads the help texts in the source: to import all commands takes as long as half of the rest.
-    """
+    """Return the command line with all commands or one; for an empty name the list alone, read from the source."""
     app = typer.Typer(
         name="labelgap",
         no_args_is_help=True,

@@ -28,10 +28,7 @@ _STYLES: Final = {"looks wrong": "yellow", "you cannot": "yellow", "warning": "y
 
 
 def print_fields(*fields: Field, width: int = 10, wrap: bool = False, stderr: bool = False) -> None:
-    """Print the lines of every field, the first of them behind its heading, in a column of this width.
-
-    Lines are not wrapped to the terminal unless ``wrap``, so that commands and paths can be copied.
-    """
+    """Print the lines of every field, the first behind its heading; they are copied whole unless ``wrap``."""
     console = make_console(stderr=stderr, soft_wrap=True)
     for heading, text in fields:
         lines = [str(text)] if isinstance(text, str | Path) else text or ()
@@ -121,10 +118,7 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
 
 
 def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float) -> None:
-    """Print the metrics of a finished run, where its files are, and what to do next: without an accuracy, to get one.
-
-    ``data`` are those that it was trained on; ``seconds`` is the time of everything, with features and report.
-    """
+    """Print the metrics of a finished run, where its files are, and what to do next, also to get an accuracy."""
     from labelgap.training.history import describe_kept_epoch, has_accuracy, unseen_splits
     from labelgap.training.rerun import run_review_commands
 

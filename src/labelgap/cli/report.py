@@ -38,10 +38,7 @@ def report(
 
 
 def _load_data(result: Result, source: RunDataOptions) -> lg.Dataset | None:
-    """Return the data that a run, or every run that competes in a study, was trained on.
-
-    None for another result, and, with a note, for data that cannot be loaded.
-    """
+    """Return the data that a run, or all of a study, was trained on; None, with a note, where they cannot be loaded."""
     from labelgap.data import load_moved
     from labelgap.studies import Study
 

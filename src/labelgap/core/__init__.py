@@ -1,6 +1,3 @@
-"""What every other package uses: errors, registries, seeds, files, processes, the system, the cache.
-
-Import from the modules: ``labelgap.core.errors``, ``labelgap.core.registry``, ``labelgap.core.seeds`` and so on.
-"""
+"""What every other package uses: errors, registries, seeds, files, processes, the system, the cache."""
 
 __all__: list[str] = []

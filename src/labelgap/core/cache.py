@@ -1,9 +1,8 @@
 """The cache on disk: its folder, how large it may become, and rows of features by key.
 
-One SQLite database has the rows of all networks and processes. Each row has the CRC-32 of its key and itself: a damaged
-one counts as missing. The database is opened for every operation (under a millisecond), so that no connection is
-carried into a forked worker. Its journal is SQLite's rollback journal, not a write-ahead log: a log needs a folder that
-readers may write, and its recovery after a kill fails those who come at that moment; here they wait for it.
+Rows are in one SQLite database, each with a CRC-32: a damaged one counts as missing. It is opened for every operation,
+so that no connection is carried into a forked worker. Its journal is a rollback journal: a write-ahead log needs a
+folder that readers may write, and its recovery after a kill fails others.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ def cache_folder() -> Path:
 
 
 def cache_limit() -> CacheLimit:
-    """Return the limit: ``$LABELGAP_CACHE_LIMIT``, what ``labelgap cache --limit`` has set, or the default.
-
-    The default is 20 GB, or a tenth of what the disk would have free without the cache, whichever is less.
-    """
+    """Return the limit that is set, or the default: 20 GB, or a tenth of the free disk, whichever is less."""
     folder = cache_folder()
     if value := os.environ.get(_LIMIT_VARIABLE):
         return CacheLimit(_parse_limit(value, _LIMIT_VARIABLE), _LIMIT_VARIABLE)
@@ -193,10 +189,7 @@ class CachedRows:
 
 
 class RowStore:
-    """The rows of one network in the cache, all of ``row_bytes``; ``name`` is the key of the network.
-
-    ``log`` is called with why rows are not stored, or are damaged.
-    """
+    """The rows of one network, whose key is ``name``; ``log`` hears why rows are not stored, or are damaged."""
 
     def __init__(
         self, name: str, row_bytes: int, metadata: Mapping[str, Any], log: Callable[[str], None] = lambda text: None
@@ -247,10 +240,7 @@ class RowStore:
         return self._others_wrote > time.time() - _RECENT_SECONDS
 
     def reserve(self, count: int) -> bool:
-        """Evict what was not used for longest, so that ``count`` rows fit; return whether rows will be stored.
-
-        Where they do not fit, or the folder cannot be written, that is logged, and ``append`` does nothing.
-        """
+        """Evict what was not used for longest to fit ``count`` rows; return whether rows will be stored."""
         needed, limit = count * (self.row_bytes + _ENTRY_BYTES), cache_limit().bytes
         try:
             make_folder(self.path.parent)

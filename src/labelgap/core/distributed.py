@@ -31,10 +31,7 @@ def world_size() -> int:
 
 @contextmanager
 def single_process() -> Iterator[None]:
-    """Inside this context every process works alone: nothing is summed or gathered, and no process waits.
-
-    ``rank`` keeps its value, so that only one process writes files.
-    """
+    """Inside this context every process works alone: nothing is summed or gathered; ``rank`` keeps its value."""
     token = _SINGLE.set(True)
     try:
         yield

@@ -1,8 +1,4 @@
-"""One tree of errors. Each message says what is wrong, where, and the remedy.
-
-``LabelGapError`` is the root: catching it catches everything that labelgap raises on purpose. The command line
-prints the message without a traceback and exits with ``exit_code``.
-"""
+"""One tree of errors, of the root ``LabelGapError``. Each message says what is wrong, where, and the remedy."""
 
 from __future__ import annotations
 
@@ -44,10 +40,7 @@ class RunError(LabelGapError):
 
 
 class UnknownNameError(InputError):
-    """An unknown name of some kind, e.g. "method"; the message suggests the nearest one that is known.
-
-    ``hint`` is the last sentence, e.g. which command lists them all; ``about`` describes each name.
-    """
+    """An unknown name of some kind; suggests the nearest one with what is said ``about`` it, and ends with ``hint``."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], hint: str = "", *, about: Mapping[str, str] | None = None
@@ -117,10 +110,7 @@ def _left_out(every: Sequence[object], shown: int) -> str:
 
 
 def _some_of_each_kind(problems: Sequence[Problem], count: int) -> list[Problem]:
-    """Return ``count`` problems in their order: the first of every kind, then the second of every kind, and so on.
-
-    Those of a kind have messages that differ only in names and numbers: quoted texts, words with a digit or a mark.
-    """
+    """Return ``count`` problems: the first of every kind, then the second; kinds differ beyond names and numbers."""
     seen: Counter[str] = Counter()
     ranks = []
     for number, problem in enumerate(problems):
@@ -130,10 +120,7 @@ def _some_of_each_kind(problems: Sequence[Problem], count: int) -> list[Problem]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to ``name``, ignoring case, or None when none is close.
-
-    Of several that are equally close, one of the same letters wins, else the first in alphabetical order.
-    """
+    """Return the known name most similar to ``name``, ignoring case, the same letters first; None if none is close."""
     if len(name) > _MAX_COMPARED:
         return None
     spelling: dict[str, str] = {}
@@ -152,11 +139,7 @@ def similarity(one: str, other: str) -> float:
 
 
 def nearest_path(path: str | os.PathLike[str]) -> Path | None:
-    """Return the existing path that is most similar to one that does not exist; None when none is close.
-
-    The first part that does not exist is compared with the names in its folder. Hidden names are left out, and names
-    that have no more in common than a suffix.
-    """
+    """Return the existing path most similar to one that does not exist, but hidden ones; None if none is close."""
     parts, names = Path(path).parts, list[str]()
     for count in range(1, len(parts) + 1):
         if os.path.lexists(Path(*parts[:count])):

@@ -27,10 +27,7 @@ _PARTIAL: Final = re.compile(r"\..*-[0-9a-f]{16}\.partial(\..*)?|\.tmp[0-9A-Za-z
 
 
 class DiskError(RunError, OSError):
-    """The disk is full, or the file may not be written. The previous file is intact.
-
-    It is an ``OSError`` too: a cache, for example, catches that and continues without the file.
-    """
+    """The disk is full, or the file may not be written. The previous file is intact. Caches catch it."""
 
     path: Path = Path()  # the file that was to be written
     problem: str = ""  # what is wrong, without the remedy
@@ -51,11 +48,10 @@ class DiskError(RunError, OSError):
 def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str] | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it takes the place of ``path``, on failure it is removed.
 
-    The temporary name keeps the suffix, since some writers (``numpy.savez``) depend on it. Where ``path`` is a
-    symbolic link, its target is replaced. A file that is replaced keeps its permissions. A killed process leaves the
-    old file intact, and beside it a hidden file with ``.partial`` in its name. A full disk raises ``DiskError``,
-    whatever the writer raised. On return the file survives a loss of power: it and its folder are synchronized.
-    The old file is renamed to ``previous`` where that is given: at every moment one of the two is a complete file.
+    The name keeps the suffix, since some writers (``numpy.savez``) depend on it; links are followed, permissions kept.
+    A killed process leaves the old file intact, and a hidden ``.partial`` file. A full disk raises ``DiskError``,
+    whatever the writer raised. On return the file survives a loss of power. The old file is renamed to ``previous``
+    where that is given.
     """
     target = _target(Path(path))
     temporary = target.with_name(f".{target.stem[:_MAX_STEM]}-{secrets.token_hex(8)}.partial{target.suffix}")
@@ -133,10 +129,7 @@ def _as_disk_error(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _full_disk_reason(error: Exception, temporary: Path) -> str | None:
-    """Return the system's message where the disk is full; None where something else is wrong.
-
-    Not every writer passes the error number on: safetensors writes it into its message; without one, a write is tried.
-    """
+    """Return the system's message where the disk is full, which a write shows where no number of an error does."""
     number = int(match[1]) if (match := _ERROR_NUMBER.search(str(error))) else getattr(error, "errno", None)
     if number is None:
         try:
@@ -155,10 +148,7 @@ def is_partial(name: str) -> bool:
 
 
 def remove_partials(folder: Path, older_than: float = 0.0, name: re.Pattern[str] = _PARTIAL) -> None:
-    """Remove the temporary files that killed writers left in a folder, if not written to for ``older_than`` seconds.
-
-    It is 0 only where no other process writes to the folder.
-    """
+    """Remove what killed writers left in a folder and did not write to for some seconds, 0 where nobody else writes."""
     with suppress(OSError):
         for path in folder.iterdir():
             with suppress(OSError):

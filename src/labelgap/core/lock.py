@@ -1,7 +1,4 @@
-"""One process at a time in a folder: a lock that the system releases when its holder dies.
-
-Besides what filelock does, it says who holds it, and leaves neither its file nor an empty folder behind.
-"""
+"""A lock of a folder that the system releases when its holder dies; it says who holds it, and leaves no file behind."""
 
 from __future__ import annotations
 
@@ -24,11 +21,10 @@ LOCK_FILE: Final = ".labelgap.lock"
 
 @contextmanager
 def lock_folder(folder: Path, purpose: str, *, wait: float = 0.0, name: str = LOCK_FILE) -> Iterator[None]:
-    """Hold the lock of a folder, which only one process can; the folder is created where it does not exist.
+    """Hold the lock of a folder, which is created where it does not exist and removed if still empty at the end.
 
-    The lock ends with the block, or with the process, however it dies. Folders that were created here and are still
-    empty at the end are removed. Another process waits for it so many seconds, and then gets a ``RunError`` that says
-    what the holder does (``purpose``). The file ``name`` is locked; it exists while the lock is held.
+    The lock ends with the block, or with the process. Another process waits for it so many seconds, and then gets a
+    ``RunError`` that says what the holder does (``purpose``). The file ``name`` exists while the lock is held.
     """
     path, deadline = folder / name, time.monotonic() + wait
     created = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]  # the innermost first

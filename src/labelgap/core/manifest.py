@@ -1,7 +1,6 @@
 """``manifest.json``: size and SHA-256 of every file of a finished folder, so that damage is found when it is opened.
 
-An unfinished folder has no manifest. Whoever adds or replaces a file of a finished folder does it in a block of
-``replacing``.
+Whoever adds or replaces a file of a finished folder does it in a block of ``replacing``.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ def write_manifest(folder: Path, names: Iterable[str]) -> None:
 
 @contextmanager
 def replacing(folder: Path, names: Iterable[str]) -> Iterator[None]:
-    """Write, replace or remove files of a finished folder in this block; in an unfinished one nothing is recorded.
-
-    Meanwhile the manifest does not list them: killed in the middle, the folder has unlisted files, not changed ones.
-    """
+    """Write, replace or remove files of a finished folder in this block, in which the manifest does not list them."""
     names = list(names)
     _update(folder, names, [])
     yield
@@ -73,8 +69,7 @@ def _update(folder: Path, removed: Collection[str], added: Collection[str]) -> N
 def replace_together(folder: Path, new: Path) -> None:
     """Let the finished folder ``new``, inside of a finished folder, take the place of all files that are in manifests.
 
-    Killed at any moment, either all of them are replaced or none: the rename decides, and whoever opens the folder next
-    finishes the rest (``finish_replacement``). Other files of the folder stay.
+    Killed at any moment, all are replaced or none: after the rename, whoever opens the folder next finishes the rest.
     """
     new.rename(folder / REPLACEMENT)
     sync_folder(folder)

@@ -24,9 +24,8 @@ class RegistryEntry(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """A dictionary by name; the error for an unknown name suggests the nearest one.
-
-    ``kind`` is what it holds, e.g. "method"; ``hint`` says how to list all names, ``{count}`` is their number.
+    """A dictionary by name of things of a ``kind``; the error for an unknown name suggests the nearest, and ends with
+    ``hint``.
     """
 
     def __init__(self, kind: str, hint: str = "") -> None:
@@ -64,10 +63,7 @@ class Registry(Generic[T]):
 
 
 def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the object of every entry point that installed packages declare in a group.
-
-    An entry point that cannot be loaded is skipped with a warning that names its package.
-    """
+    """Yield name and object of every entry point of a group; one that cannot be loaded is skipped with a warning."""
     for entry_point in entry_points(group=group):
         try:
             value = entry_point.load()

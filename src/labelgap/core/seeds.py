@@ -9,10 +9,7 @@ import numpy as np
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Return a 63-bit seed for one purpose, e.g. ``derive_seed(0, "order", 3)`` for the batch order of epoch 3.
-
-    Streams of different purposes are independent, so that a resumed run draws what an unbroken one would have drawn.
-    """
+    """Return a 63-bit seed for one purpose, independent of others: ``derive_seed(0, "order", 3)`` for epoch 3."""
     text = "\x1f".join([str(int(seed)), *map(str, purpose)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

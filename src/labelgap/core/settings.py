@@ -1,7 +1,4 @@
-"""Settings that are declared once, as the fields of a pydantic model: type and bounds, the neutral value as default,
-the help text as the docstring below, and a ``Setting`` with the rest. The keywords of Python functions, the options of
-commands, stored configurations and the documentation are made from it.
-"""
+"""Settings that are declared once, as fields of a model: keywords, options, configurations and docs come from them."""
 
 from __future__ import annotations
 

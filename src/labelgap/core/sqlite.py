@@ -1,7 +1,4 @@
-"""Databases of SQLite that somebody else may have made: opened without trust, and used with our own schema alone.
-
-A schema is code: a trigger, a view, a virtual table or an expression in a table runs when the database is used.
-"""
+"""Databases of SQLite that somebody else may have made: opened without trust, and used with our own schema alone."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ def connect_untrusted(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def find_foreign(connection: sqlite3.Connection, own: Collection[Any], *, complete: bool = True) -> str | None:
-    """Return what a database has beside its ``own`` rows of ``SCHEMA``, or what it lacks; None where it is ours.
-
-    One that is being created, i.e. not ``complete``, may lack some.
-    """
+    """Return what a database has beside its ``own`` rows of ``SCHEMA``, or lacks if ``complete``; None if ours."""
     found = connection.execute(SCHEMA).fetchall()
     lacking = [each for each in own if each not in found] if complete else []
     return next((f"{kind} {name}" for kind, name, *_ in [*(each for each in found if each not in own), *lacking]), None)

@@ -1,7 +1,6 @@
 """Readers of stored files that anybody may have made or damaged: JSON, NumPy arrays, Parquet tables.
 
-A reader checks sizes before it allocates, types before it returns, and ends in a value or in a ``RunError`` that names
-the file, the reason and the remedy. Nothing in a file is executed.
+A reader checks sizes before it allocates, and ends in a value or in a ``RunError`` that names the file and the remedy.
 """
 
 from __future__ import annotations
@@ -150,10 +149,9 @@ def read_json(
     remedy: str = "",
     upgrade: Callable[[dict[str, Any]], None] | None = None,
 ) -> M:
-    """Read JSON into a model, strictly: unknown keys, wrong types and other formats are a ``RunError``.
+    """Read JSON into a model, strictly: unknown keys, wrong types and another ``format`` are a ``RunError``.
 
-    ``format`` is what the key of that name has to be, ``remedy`` the last sentence of the error; ``upgrade`` changes
-    what an earlier version has written to what this one writes.
+    ``upgrade`` changes what an earlier version has written to what this one writes.
     """
     value = read_json_object(path, remedy=remedy)
     if format is not None and value.get("format") != format:
@@ -205,10 +203,9 @@ def validation_reason(item: Any) -> str:
 
 
 def read_arrays(path: Path, *, limit: int = MAX_BYTES[".npz"], remedy: str = "") -> Arrays:
-    """Read the arrays of an ``.npz``, or the one of an ``.npy`` under the name "array".
+    """Read the arrays of an ``.npz``, or the one of an ``.npy`` under the name "array"; pickled objects are refused.
 
-    Pickled objects are refused. What a header claims is compared with the size of the file before memory is allocated;
-    the checksums of an ``.npz`` are verified. All arrays together have at most ``limit`` bytes.
+    What a header claims is compared with the size of the file before memory is allocated; checksums are verified.
     """
     with reading(path, remedy), open_ordinary(path, max(limit, size_limit(path))) as file:
         if file.read(4) != b"PK\x03\x04":
@@ -261,10 +258,9 @@ def read_table(
     where: pc.Expression | None = None,
     remedy: str = "",
 ) -> pa.Table:
-    """Read columns of a Parquet file, each of the type that ``schema`` gives; the text in them is valid.
+    """Read columns of a Parquet file, each of the type that ``schema`` gives, and those of ``optional`` that it has.
 
-    The metadata of the file's schema is kept. Dictionaries are decoded. Columns of ``optional`` are read as well if the
-    file has them. Of the rows, those of ``where`` are returned; the others are in memory a part at a time.
+    Dictionaries are decoded. Of the rows, those of ``where`` are returned; the others are in memory a part at a time.
     """
     with reading(path, remedy), open_ordinary(path, size_limit(path)) as file:
         size = os.fstat(file.fileno()).st_size
@@ -303,11 +299,7 @@ def _plain_table(table: pa.Table, schema: pa.Schema, size: int) -> pa.Table:
 
 
 def open_ordinary(path: Path, limit: int | None = None) -> BufferedReader:
-    """Open an ordinary file; opening a pipe would wait for ever.
-
-    With a ``limit`` it is one of at most so many bytes that are on the disk: a file of holes is easily made and sent,
-    and takes hours to read.
-    """
+    """Open an ordinary file, with a ``limit`` of so many bytes on the disk: no pipe, none of holes."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     state, problem = os.fstat(descriptor), ""
     if not stat.S_ISREG(state.st_mode):

@@ -1,8 +1,4 @@
-"""What commands write to: standard streams, whatever they are connected to, and consoles of rich.
-
-Names come from other people, and a terminal obeys control characters: all text is escaped before it is shown. A closed
-stream, an encoding without the letters needed, a full disk and a broken pipe do not end in a traceback.
-"""
+"""Standard streams, and consoles of rich: all text is escaped, and no failure of a stream ends in a traceback."""
 
 from __future__ import annotations
 
@@ -27,10 +23,10 @@ class OutputError(LabelGapError):
 
 
 class TerminalStream:
-    """A text stream that escapes control characters, except for line ends and tabs.
+    """A text stream that escapes control characters, unless rich did before it added its colors.
 
-    A broken pipe ends the process with ``BROKEN_PIPE``. Any other error is an ``OutputError``, or is ignored where the
-    stream is that of the messages. What rich has made is not escaped again: it was, before rich added its colors.
+    A broken pipe ends the process with ``BROKEN_PIPE``. Any other error is an ``OutputError``, or ignored for
+    ``messages``.
     """
 
     def __init__(self, stream: TextIO, *, messages: bool, escape: bool = True) -> None:
@@ -76,8 +72,7 @@ def protect_streams() -> Iterator[None]:
     """Replace standard output and standard error by a ``TerminalStream`` each, while the block runs.
 
     Closed streams are opened on the null device: otherwise the next file would get their number, and messages of
-    libraries would be written into it. Letters that the encoding of a stream does not have become escapes. Every line
-    is written at once, also into a file or a pipe: someone may wait for it.
+    libraries. Letters that an encoding does not have become escapes; every line is written at once.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

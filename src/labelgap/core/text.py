@@ -59,10 +59,9 @@ def parse_scalar(text: str) -> bool | int | float | str:
 
 
 def quote_formula(text: str) -> str:
-    """Return the text of a CSV cell such that no spreadsheet takes it for a formula.
+    """Return the text of a CSV cell such that no spreadsheet takes it for a formula; plain numbers stay.
 
-    A text that begins with ``=``, ``+``, ``-``, ``@`` (their full-width forms too), a tab or a line break gets an
-    apostrophe in front; so does one that has apostrophes before these, which makes it reversible. Plain numbers stay.
+    What begins like a formula, or has apostrophes before that, gets an apostrophe in front, which makes it reversible.
     """
     return f"'{text}" if _FORMULA.match(text) else text
 

@@ -1,8 +1,7 @@
 """Import what needs torchvision, also beside a torch that cannot load its compiled operators.
 
-The torchvision of PyPI is linked to CUDA; beside a CPU-only torch (on ARM there is no other) its operators cannot be
-loaded. torchvision survives that, except that it describes two of them, ``nms`` and ``qnms``, to the compiler without
-asking whether they exist. ``declared_operators`` declares those that are missing, without a body, just before that.
+The torchvision of PyPI is linked to CUDA. Beside a CPU-only torch it describes two operators that it could not load to
+the compiler all the same: ``declared_operators`` declares them just before that.
 """
 
 from __future__ import annotations

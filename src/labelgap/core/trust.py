@@ -1,14 +1,12 @@
 """What may a folder that somebody else made name? Whose it is, and which classes a run may load.
 
-The documents of a folder that name something (``config.json``, ``review.json`` …) carry a signature: an HMAC with a
-secret key in the user's state folder. One without a valid signature was made by somebody else, on another machine, or
-was changed since: it is read, but the paths, classes and addresses in it are not used until the user gives them
-himself, signs it (``labelgap verify FOLDER --trust``), or names the folder in ``LABELGAP_TRUST``.
+The documents of a folder that name something carry an HMAC with a secret key of the user. One without a valid signature
+is read, but the paths, classes and addresses in it are not used until the user gives them himself, signs it (``labelgap
+verify FOLDER --trust``), or names the folder in ``LABELGAP_TRUST``.
 
-A run that was trained with an object (``fit(method=MyLoss())``) records its class as ``package.module:Class``.
-labelgap never imports a module because a run folder names it: it must be imported already, or the user must have given
-an object of the class to labelgap before (``used_classes``), or have named the module in ``LABELGAP_IMPORT``. Names
-that are registered, or come from the entry points of an installed package, need none of this.
+A run records an object's class as ``package.module:Class``. labelgap never imports a module because a run folder names
+it: it is imported already, the user has given an object of the class before (``used_classes``), or ``LABELGAP_IMPORT``
+names the module. Registered names and entry points need none of this.
 """
 
 from __future__ import annotations
@@ -63,10 +61,7 @@ def is_trusted(path: Path) -> bool:
 
 
 def require_trust(path: Path, named: Sequence[str], instead: str = "") -> None:
-    """Refuse to use what a document of somebody else names, e.g. ``["the data /photos/tags.csv"]``.
-
-    ``instead`` is how the user can give it himself, e.g. "name the data with --data".
-    """
+    """Refuse to use what a document of somebody else names; ``instead`` is how the user can give it himself."""
     if not named or is_trusted(path):
         return
     folder, what = path.parent, ", ".join(truncate_text(each, 200) for each in named)
@@ -94,10 +89,7 @@ def leaves_folder(path: Path, folder: Path) -> bool:
 
 
 def refuse_links(folder: Path) -> None:
-    """Refuse a folder with symbolic links that lead out of it, unless ``LABELGAP_TRUST`` names the folder.
-
-    A signature is not enough: it covers a document, not what else lies beside it in a folder that comes back.
-    """
+    """Refuse a folder with links out of it, which no signature covers, unless ``LABELGAP_TRUST`` names the folder."""
     if not is_named(folder) and (links := outside_links(folder)):
         raise RunError(
             f"{folder} holds {truncate_text(links[0], 200)}, which leads out of it. labelgap does not follow it: "

@@ -43,10 +43,10 @@ def check_url(address: str) -> None:
 
 
 def resolve_address(folder: str, address: str) -> str | InputError:
-    """Return what an address in a file means: a URL, or a path below the folder of the file.
+    """Return the URL, or the path below the folder of a file, that an address in the file means.
 
-    What leads out of the folder is an error, which takes the place of the image; but for absolute paths in a file of
-    this machine.
+    What leads out of the folder is an error in the place of the image; not so an absolute path in a file of this
+    machine.
 
     Example:
         >>> resolve_address("s3://bucket/tables", "photos/a.jpg")
@@ -75,10 +75,7 @@ def file_system(address: str) -> tuple[Any, str]:
 
 
 def remote(address: str, method: str, *arguments: Any, **options: Any) -> Any:
-    """Return what a method of fsspec's file system returns for the file at an address.
-
-    What fails is tried again a few times; ``InputError`` where every attempt fails.
-    """
+    """Return what a method of fsspec returns for the file at an address; ``InputError`` where every attempt fails."""
     for attempt in range(ATTEMPTS):
         try:
             system, path = file_system(address)
@@ -116,12 +113,8 @@ def local_copy(address: str) -> Iterator[Path]:
 class EncodedImages(StoredImages):
     """Images as the column of a table holds them: the bytes of a file, an address, or an array; None for none.
 
-    An error in the place of an image is raised when it is read.
-
-    Args:
-        items: one for each image.
-        names: of the images in messages; addresses, or row numbers, when left out.
-        quiet: whether each read silences Pillow's warnings; threads have to do it once for all of them.
+    An error in the place of an image is raised when it is read. Threads silence Pillow's warnings once for all of them,
+    and read with ``quiet`` False.
     """
 
     root = ""

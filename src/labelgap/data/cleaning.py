@@ -1,8 +1,4 @@
-"""Write a table that can be used: rows without a usable image are left out, rows of one image are merged.
-
-Nothing is guessed about labels: what contradicts itself or is no state becomes unknown, and is named. The file itself
-is never changed.
-"""
+"""Write a table that can be used: what contradicts itself or is no state becomes unknown; nothing is guessed."""
 
 from __future__ import annotations
 
@@ -64,12 +60,7 @@ ChangeKind = Literal["left_out", "merged", "images", "unknown", "split", "column
 
 @dataclass(frozen=True, order=True)
 class Change:
-    """One change of a table: its line (or row), its kind, and what was done and why.
-
-    Kinds: "left_out" (a row), "merged" (rows of one image), "images" (a misspelled name), "unknown" (a label that is
-    now), "split" (a spelling), "columns" (left out or merged), "classes" (renamed), "blanks" (at the end of cells), and
-    "copies": images with the same content, only named.
-    """
+    """One change of a table: its line (or row), its kind, and what was done and why; "copies" are only named."""
 
     line: int
     kind: ChangeKind
@@ -179,10 +170,7 @@ def _check_output(path: Path, places: tuple[Path, Path], kind: str, force: bool)
 
 @dataclass
 class _TableRow:
-    """One row: its line, its cells, its image, its known labels, and the classes that are present and absent.
-
-    Such ``conflicts`` are unknown, whatever other rows say.
-    """
+    """One row; its ``conflicts``, classes that are present and absent, are unknown, whatever other rows say."""
 
     line: int
     cells: list[Cell]
@@ -200,15 +188,7 @@ class _TableRow:
 
 
 class _Cleaner:
-    """Walks over the rows of a table, and mends each or leaves it out.
-
-    Attributes:
-        rows_read: how many rows the file has.
-        changes: what was done.
-        names: the new name of every class that has one.
-        output: the columns of the clean table.
-        written: line → the cells of the clean table.
-    """
+    """Walks over the rows of a table, and mends each or leaves it out; ``output`` and ``written`` are the result."""
 
     def __init__(
         self, source: RawTable, folder: Path, options: TableOptions, image_options: ImageOptions, accept: bool

@@ -87,10 +87,7 @@ def max_pixels() -> int:
 
 @contextmanager
 def open_image(file: Path | BinaryIO, *, quiet: bool = True) -> Iterator[Image.Image]:
-    """Open an image and read its header; inside the block, errors of Pillow become ``UnreadableImageError``.
-
-    Every image of this package is opened here, so that no format outside of ``FORMATS`` is.
-    """
+    """Open an image of ``FORMATS`` and read its header; errors of Pillow become ``UnreadableImageError``."""
     name = file if isinstance(file, Path | EncodedImage) else "the image"
     # of broken metadata, and of sizes that are large but accepted
     silence: AbstractContextManager[object] = warnings.catch_warnings(action="ignore") if quiet else nullcontext()
@@ -423,13 +420,8 @@ def decode(path: Path | EncodedImage, min_size: int | None = None, *, quiet: boo
 def decoded(path: Path | EncodedImage, min_size: int | None = None, *, quiet: bool = True) -> Iterator[DecodedImage]:
     """Decode an image file. Inside the block few other large images are decoded: copy what you need, and leave.
 
-    Args:
-        path: the file, or its bytes; of several frames the first is used.
-        min_size: when given, a JPEG may be decoded at a half, a quarter or an eighth, neither side shorter than this.
-        quiet: whether to silence Pillow's warnings here; threads have to do it once for all of them.
-
-    Raises:
-        InputError: the file is missing, empty, of no format in ``FORMATS``, damaged, truncated, or too large.
+    Of several frames the first is used. A JPEG may be decoded at a half, a quarter or an eighth, if neither side gets
+    shorter than ``min_size``. Threads silence Pillow's warnings once for all of them (``quiet``).
     """
     with open_image(path, quiet=quiet) as image:
         width, height = image.size

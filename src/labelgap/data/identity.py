@@ -148,9 +148,8 @@ class DataIdentity:
         }
 
     def find_trained(self, now: DataIdentity) -> list[str | None]:
-        """Return for every image of other data the name of the training image that it is; None where it is none.
-
-        The digest decides, whatever the names. Where one of the two is not known, name and content do.
+        """Return the name of the training image that each image of other data is, by digest where both are known, or
+        None.
         """
         by_digest = {self.digests[row]: self.images[row] for row in reversed(self.trained_rows())}
         named = self._rows_trained_too(now)

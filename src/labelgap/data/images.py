@@ -1,8 +1,4 @@
-"""Sources of images: an array in memory, or images on a disk, behind one protocol.
-
-``source[17]`` is an image as ``(height, width, channels)`` uint8, upright and in RGB, whatever the file format. A file
-that cannot be read is an ``InputError`` that names it.
-"""
+"""Sources of images: ``source[17]`` is ``(height, width, channels)`` uint8, upright and in RGB."""
 
 from __future__ import annotations
 
@@ -129,13 +125,7 @@ class StoredImages(NamedRows, ABC):
         return self.read(row)
 
     def read(self, row: int, min_size: int | None = None) -> NDArray[np.uint8]:
-        """Return image ``row`` as ``(height, width, 3)``.
-
-        Args:
-            row: which.
-            min_size: when given, a JPEG may be decoded smaller, with neither side shorter than this. Much faster for
-                photos that are resized afterwards.
-        """
+        """Return image ``row``, ``(height, width, 3)``; a JPEG may be decoded smaller, no side below ``min_size``."""
         return decode(self.encoded(row), min_size)
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -166,12 +156,7 @@ class StoredImages(NamedRows, ABC):
 
 
 class DigestedImages(StoredImages):
-    """Images that are not files of their own, with the size and a digest of each known without reading it.
-
-    Attributes:
-        sizes: ``(N,)`` bytes.
-        digests: ``(N, 16)``
-    """
+    """Images that are not files of their own, whose sizes and digests are known without reading them."""
 
     sizes: NDArray[np.int64]
     digests: NDArray[np.uint8]
@@ -243,10 +228,7 @@ class FileImages(StoredImages):
 
 
 def to_channels(array: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
-    """Convert images ``(…, 1 or 3)`` to 1 or 3 channels; the result may share memory with ``array``.
-
-    Gray is ``(19595 R + 38470 G + 7471 B + 32768) // 65536``, the rounding of Pillow's mode L.
-    """
+    """Convert images ``(…, 1 or 3)`` to 1 or 3 channels, as Pillow rounds; the result may share memory."""
     if array.shape[-1] == channels:
         return array
     if channels == 3:

@@ -31,12 +31,7 @@ _KINDS: Final = (
 
 
 class InMemoryImages(NamedRows):
-    """Images of any sizes in memory; each is converted to uint8 when it is read.
-
-    Args:
-        images: Pillow images, arrays ``(H, W)`` or ``(H, W, 1 or 3)``, or tensors ``(1 or 3, H, W)``, in any mix.
-            Values are uint8, or floats from 0 to 1, which are rounded to uint8.
-    """
+    """Images of any sizes and kinds in memory (``as_image_source``); each is converted to uint8 when it is read."""
 
     row_fields = ("images",)
 
@@ -71,20 +66,9 @@ class InMemoryImages(NamedRows):
 def as_image_source(images: Any) -> ImageSource:
     """Return an image source of whatever a caller passes to ``Run.predict``.
 
-    Args:
-        images: one image or many.
-
-            - a path, or several; a folder, with all images below it in the order of their names;
-            - a Pillow image, or several;
-            - a numpy array, channels last: ``(H, W)`` and ``(H, W, 1 or 3)`` are one image, ``(N, H, W)`` and
-              ``(N, H, W, 1 or 3)`` are N; or a list of arrays of different sizes;
-            - a tensor, channels first: ``(1 or 3, H, W)``, ``(N, 1 or 3, H, W)``; or a list of tensors;
-            - values are uint8, or floats from 0 to 1, not normalized: the run normalizes them;
-            - features: floats ``(N, D)``, an array or a tensor;
-            - a ``Split`` or an ``ImageSource``.
-
-    Raises:
-        InputError: anything else, with what is accepted.
+    Arrays have their channels last, tensors first; values are uint8, or floats from 0 to 1, not normalized. ``(H, W)``,
+    ``(H, W, 1 or 3)`` and a tensor of three axes are one image, one axis more is several; floats ``(N, D)`` are
+    features. A folder stands for all images below it in the order of their names.
     """
     if isinstance(images, Split):
         return images.images

@@ -163,10 +163,7 @@ class ImageLoader:
 
 
 def _start_worker(_: int) -> None:
-    """Let a worker ignore Ctrl-C, which its terminal sends to all processes: the main one completes its step.
-
-    A worker whose parent was killed while it started ends here: torch would watch the process that inherited it.
-    """
+    """Let a worker ignore Ctrl-C, and end where its parent was killed: the main process completes its step."""
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         os._exit(1)

@@ -1,7 +1,4 @@
-"""The data that a text or a recipe names: what a person wrote for DATA, and what a run stores of its data.
-
-A path is recognized by what it leads to; a recipe is a data set by name, with its options and steps.
-"""
+"""The data that a text means, what a person wrote for DATA, or a recipe, what a run stores of its data."""
 
 from __future__ import annotations
 

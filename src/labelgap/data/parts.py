@@ -1,7 +1,6 @@
 """A folder, or a bucket, of results in parts: a Parquet file for each shard of a source.
 
-``_part-000017.json``, written after a part, has its rows and its digest; when all parts are there, ``_manifest.json``
-has all of that. A file is complete or not there: on a disk it is renamed, a bucket shows whole objects.
+``_part-000017.json``, written after a part, has its rows and its digest, and ``_manifest.json`` has all of them.
 """
 
 from __future__ import annotations
@@ -210,10 +209,7 @@ class PartFolder:
 
 
 class StoredParts:
-    """Finished results in parts, to be read; before the first time each part is compared with its digest.
-
-    Images that could not be read are left out, and so are parts that have no others.
-    """
+    """Finished results in parts, compared with their digests when first read; without images that were unreadable."""
 
     def __init__(self, folder: PartFolder) -> None:
         if MANIFEST not in folder.sizes():

@@ -1,12 +1,7 @@
 """What all images are scanned for before training: which can be read, and which are copies of others.
 
-A full scan decodes each file as small as its format allows, on all processors; results are cached per file, by its
-path, size and time. A quick look reads both ends of a file: a JPEG, PNG, GIF or WebP that has the start and the end of
-its format is taken as sound, any other file is decoded. It finds truncated downloads, web pages with the name of a
-photo and empty files; damage in the middle is found only by the full scan.
-
-An image in train and its copy in test make a result look better than it is. Bytes are hashed only where two files have
-the same size, and perceptual hashes are compared only where three of their seven parts agree.
+A full scan decodes each file small; results are cached by path, size and time. A quick look reads both ends of a file:
+it finds truncated downloads, web pages and empty files, but no damage in the middle.
 """
 
 from __future__ import annotations
@@ -80,9 +75,8 @@ class ImageScan:
 
 
 def scan_images(images: StoredImages, advance: Callable[[int], object] = lambda images: None) -> ImageScan:
-    """Scan every image that is not in the cache; a file that cannot be read is recorded, not raised.
-
-    ``advance`` is called with the number of images that are done, as the scan proceeds.
+    """Scan every image that is not in the cache, and tell ``advance`` how many are done; a file that cannot be read is
+    recorded, not raised.
     """
     folder = hashlib.sha256(f"{_VERSION} {max_pixels()} ".encode() + os.fsencode(images.root)).hexdigest()[:32]
     path = cache_folder() / "scans" / f"{folder}.npz"
@@ -109,11 +103,7 @@ def scan_images(images: StoredImages, advance: Callable[[int], object] = lambda 
 def perceptual_hash(image: DecodedImage) -> ImageSignature:
     """Hash an image so that copies of it, resized or recompressed, have nearly the same bits.
 
-    The image is resized to 32 × 32 gray pixels; each bit is whether one of the 63 lowest frequencies of its cosine
-    transform, the first left out, is above their median.
-
-    Returned are the bits; the detail in those frequencies, in gray levels; the mean of red − green and of blue − green.
-
+    A bit is whether one of the 63 lowest frequencies of 32 × 32 gray pixels, the first left out, is above their median.
     Reference: C. Zauner, "Implementation and benchmarking of perceptual image hash functions", 2010.
     """
     gray, total = np.empty((image.height, image.width), dtype=np.uint8), np.zeros(3)
@@ -241,11 +231,8 @@ def exact_pairs(images: StoredImages) -> DuplicatePairs:
 def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None = None) -> DuplicatePairs:
     """Find images that look the same: at most ``MAX_HASH_DISTANCE`` bits of their hashes differ, and the colors agree.
 
-    Four bits that differ lie in at most four of the seven parts of nine bits, so that three parts agree: images are
-    sorted by every choice of three parts, and only neighbors are compared. The work grows as N log N.
-
-    Only ``rows`` (ascending) are compared; images without texture never match. Enough pairs to connect all copies are
-    returned, not every pair of many equal images.
+    Four bits that differ leave three of seven parts equal: images are sorted by every choice of three, and neighbors
+    compared. Enough pairs of ``rows`` (ascending) to connect all copies are returned, not every pair.
     """
     bits, color = scan.records["bits"], scan.records["color"]
     chosen = np.arange(len(bits)) if rows is None else np.asarray(rows, dtype=np.int64)
@@ -322,10 +309,7 @@ Advance = Callable[[int], object]
 
 
 def find_unreadable(images: StoredImages, advance: Advance = lambda images: None, *, decode: bool) -> dict[int, str]:
-    """Return row → why an image cannot be read: by decoding all (cached), or by a quick look at both ends of files.
-
-    ``advance`` is called with the number of images that are done, as the work proceeds.
-    """
+    """Return row → why an image cannot be read: by decoding all (cached), or by a quick look at both ends of files."""
     if decode or not isinstance(images, FileImages):
         return scan_images(images, advance).unreadable
     suspects: list[int] = []

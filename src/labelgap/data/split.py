@@ -1,12 +1,7 @@
 """Which rows are train, val and test: as the file says, with no image in two splits; all are train where it has none.
 
-An image is in two splits when a copy of it, or another image of its group, is in another split. That is reported as a
-problem, unless leaks are allowed.
-
-Data without val are cross-validated where a linear head is trained, and nothing is held out. Where a network is trained
-a tenth of train becomes val, by a hash of each image's name: an image stays where it is when rows are added, removed or
-relabeled; ``hash_split`` lists the exceptions for groups and tiny tables. A class that is known to be present anywhere
-is present in train, as far as the table allows.
+An image is in two splits when a copy of it, or another image of its group, is in another split. Where a network is
+trained and there is no val, a tenth of train becomes val, by a hash of each image's name.
 """
 
 from __future__ import annotations
@@ -35,11 +30,7 @@ def is_unsplit(data: Dataset) -> bool:
 
 
 def hold_out_val(data: Dataset) -> Dataset:
-    """Return data without val rows with a tenth of train as val, by a hash of each image's name.
-
-    Copies of an image and images of one group stay together. Data that were not read from a table or a folder of one's
-    own, or have a val, stay as they are.
-    """
+    """Return data of one's own without val rows with a tenth of train as val, by a hash of each image's name."""
     train, unsplit = data.train, any(isinstance(finding, NoSplit | NoValRows) for finding in data.findings)
     if data.val is not None or not unsplit or len(train) < 2:
         return data
@@ -52,9 +43,8 @@ def hold_out_val(data: Dataset) -> Dataset:
 def assign_splits(
     file: TableFile, pairs: DuplicatePairs, allow_leaks: bool = False
 ) -> tuple[Rows, NDArray[np.int64], list[Finding]]:
-    """Return the rows of every split, the group of every row, and where the split comes from.
-
-    Copies of an image, and images of one group, have the same number.
+    """Return the rows of every split, a number for every row that copies and groups share, and where the split comes
+    from.
     """
     table = file.table
     groups = cluster_ids(pairs + _group_pairs(file), len(table))
@@ -145,21 +135,12 @@ def _describe_row(file: TableFile, row: int, *, line: bool = False) -> str:
 def hash_split(
     table: LabelTable, tenths: int, seed: int = 0, groups: ArrayLike | None = None
 ) -> tuple[NDArray[np.int64], ...]:
-    """Hold out tenths of the rows of a table, each row by a hash of its image's name alone.
+    """Hold out ``tenths`` splits of a tenth of the rows of a table, each row by a hash of its image's name alone.
 
-    A row keeps its split whatever other rows are added or removed, with exceptions: a group that an image joins or
-    leaves may move; where every known positive of a class would be held out, the image nearest to the border goes to
-    the first split; and a held-out split that would be empty gets the image nearest to it.
-
-    Args:
-        table: N labels with the names of the images.
-        tenths: number of splits to hold out, a tenth each.
-        seed: part of the hash.
-        groups: ``(N,)`` whole numbers, the same for images that have to stay together: the largest hash counts,
-            so that an image that joins a group can only bring it into the first split.
-
-    Returns:
-        the row numbers of the first split and of each that is held out, ascending; every row is in exactly one.
+    A row keeps its split whatever rows are added or removed, except: a group that an image joins or leaves may move
+    (the largest hash of a group counts); of a class whose known positives would all be held out, the image nearest to
+    the border goes to the first split; and a split that would be empty gets the image nearest to it. Returned are the
+    rows of the first split and of each that is held out, ascending.
     """
     unit = np.arange(len(table)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     if unit.shape != (len(table),):

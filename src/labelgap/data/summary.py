@@ -1,8 +1,4 @@
-"""The summary of a data set: how many labels of each state, what looks wrong, what these labels allow.
-
-A class can be measured on a split only where its known labels support an accuracy (``supports_accuracy`` of
-``labelgap.metrics``). What the labels do not support is listed, with the remedy.
-"""
+"""The summary of a data set: how many labels of each state, what looks wrong, what these labels allow."""
 
 from __future__ import annotations
 
@@ -28,10 +24,7 @@ _STATES: Final = ("present", "absent", "unknown")
 
 
 def measurable_classes(split: Split) -> NDArray[np.bool_]:
-    """Return ``(K,)``: whether the known labels of a class support an accuracy, as a training counts it.
-
-    The truth counts where a split has one.
-    """
+    """Return ``(K,)``: whether the known labels of a class support an accuracy; the truth counts where there is one."""
     counts = split.evaluation_labels.counts()
     return supports_accuracy(counts.present, counts.absent, len(split))
 
@@ -105,10 +98,7 @@ RARE_BELOW: Final = 10
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """Numbers of images, and of labels of each state, in one split or in all.
-
-    ``measurable`` counts the classes with a known present and a known absent label, whose accuracy can be measured.
-    """
+    """Numbers of images, of labels of each state, and of classes with a measurable accuracy, in one split or all."""
 
     images: int
     present: int
@@ -119,10 +109,7 @@ class SplitSummary:
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """Labels of each state of one class over all splits.
-
-    ``measurable`` names the splits among val and test on which its accuracy can be measured.
-    """
+    """Labels of each state of a class over all splits, and those of val and test on which it can be measured."""
 
     name: str
     present: int

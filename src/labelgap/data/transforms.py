@@ -36,10 +36,7 @@ def hash_rows(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.uint64]:
 
 
 def flip_mask(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.bool_]:
-    """Return which images are mirrored in an epoch: each with probability 1/2, drawn from (seed, epoch, row).
-
-    The draw is the top bit of ``hash_rows``.
-    """
+    """Return which images are mirrored in an epoch: each with probability 1/2, drawn from (seed, epoch, row)."""
     return (hash_rows(seed, epoch, rows) >> np.uint64(63)).astype(bool)
 
 
@@ -235,10 +232,9 @@ def resize(
 ) -> NDArray[np.uint8]:
     """Resize ``(H, W, C)`` uint8 to ``(C, height, width)``, with antialiasing.
 
-    It is the filter of Pillow's ``BILINEAR`` or ``BICUBIC``, computed by torch's vectorised kernel for bytes, more than
-    twice as fast. A value differs from Pillow's by one level of 255 at most (bicubic: two): about one in a thousand
-    does, and one in five of tall images, where Pillow may go over columns before rows and so rounds in the other
-    order. (Tall noise in black and white is worse in bicubic: what the first pass overshoots is cut off.)
+    Pillow's ``BILINEAR`` or ``BICUBIC`` by torch's kernel for bytes, more than twice as fast. Values differ by one
+    level of 255 at most (bicubic: two), one in a thousand, and one in five of tall images: passes may come in another
+    order.
     """
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in (1, 3) or 0 in image.shape:
         raise InputError(f"an image is (H, W, 1 or 3) of uint8, not {image.shape} of {image.dtype}.")
@@ -301,8 +297,8 @@ _GEOMETRY: Final = (math.radians(15), 0.15, 0.15, 0.15, 0.15)
 def smallest_crop(size: int) -> float:
     """Return the ``min_area`` of an ``Augmentation`` that fits images of this side in pixels.
 
-    Networks know objects at the size that they have in ImageNet. In small images they are smaller, and crops enlarge
-    them: +0.9 val mAP at 224 px. At 448 px crops of down to 40 % cost 0.3 after 12 epochs and 0.2 after 20.
+    Crops enlarge the objects of small images to what networks know: +0.9 val mAP at 224 px; at 448 px they cost 0.2 to
+    0.3.
     """
     return 0.4 if size < 320 else 1.0
 
@@ -349,10 +345,7 @@ class Augmentation:
         return self.apply(images, matrices.to(images.device), factors.to(images.device))
 
     def draw(self, rows: ArrayLike, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return what is random, on the CPU: ``affine_matrices`` and ``color_factors`` of these rows.
-
-        Those of a whole epoch can be drawn at once and copied to the device together, so that no batch waits for it.
-        """
+        """Return the ``affine_matrices`` and ``color_factors`` of these rows, maybe of a whole epoch, on the CPU."""
         draws = torch.from_numpy(uniform_rows(self.seed, epoch, rows, _DRAWS).astype(np.float32))
         return self.affine_matrices(draws), self.color_factors(draws)
 

@@ -19,11 +19,7 @@ _TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json", ".arff")
 
 
 def is_dataset_argument(text: str) -> bool:
-    """Return whether an argument is DATA, with labels or features, rather than images.
-
-    DATA is a table, ``name=path``, a folder in a published layout, shards, or a name. Any other folder is one of
-    images, whatever its subfolders are called; ``folder=photos`` reads it as a folder per class.
-    """
+    """Return whether an argument is DATA, rather than images; an unpublished folder is one of images."""
     path = Path(text).expanduser()
     if is_shard_url(text) or is_shard_folder(path):
         return True
@@ -37,13 +33,7 @@ def is_dataset_argument(text: str) -> bool:
 
 
 def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = None) -> FileImages:
-    """Return the images of all arguments, in their order; the files of a folder or a pattern are sorted.
-
-    Args:
-        texts: image files; folders, with all images below them; patterns (``photos/**/*.jpg``); text files (.txt, .lst)
-            with a path per line.
-        folder: what the paths in text files are relative to; the current folder when left out.
-    """
+    """Return the images of files, folders, patterns and lists (.txt, .lst, relative to ``folder``), in their order."""
     names = tuple(dict.fromkeys(name for text in texts for name in _expand(text, folder)))
     if not names:
         raise InputError(f"there is no image in {', '.join(texts)}: files ending in .jpg, .png, .webp and the like.")

@@ -1,8 +1,7 @@
 """Predictions of any number of images in one file, resumable.
 
-Logits are computed in parts (``data.parts``) of about 1,024 images, a chunk, in a folder ``FILE.partial``; when all are
-there, the output appears by a rename. Chunks start where batches start, so an interrupted prediction ends with the same
-bytes. Several processes divide the missing chunks, the first assembles them.
+Logits are computed in chunks of about 1,024 images into parts of a folder ``FILE.partial``; when all are there, the
+output appears by a rename. Several processes divide the missing chunks, the first assembles them.
 """
 
 from __future__ import annotations
@@ -139,10 +138,7 @@ class _Chunk(NamedTuple):
 
 
 def _plan(predictor: Predictor, sources: Sequence[ImageSource]) -> tuple[list[_Chunk], PartsDescription]:
-    """Divide sources into chunks of whole batches, and say what identifies the prediction, so that it is resumed.
-
-    Image files are identified by their names, which is quick.
-    """
+    """Divide sources into chunks of whole batches, and say what identifies the prediction: names of files."""
     size = predictor.batch_size
     length = max(1, min(MAX_IMAGES, MAX_ENTRIES // max(len(predictor.classes), 1)) // size) * size
     spans = [
@@ -262,10 +258,7 @@ class _Prediction:
         self.folder.write_part(chunk.number, self.about.source, self.about.predictor, [table])
 
     def write(self, path: Path, force: bool, skip: bool) -> PredictionSummary:
-        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced.
-
-        Unreadable images, if they are not to be skipped, are an error that names them; their chunks are discarded.
-        """
+        """Write the file from the chunks; without ``force`` only the same one, of a killed command, is replaced."""
         counts, errors = np.zeros(3, dtype=np.int64), list[tuple[str, str]]()
         with atomic_path(path) as temporary:
             is_csv = path.suffix.lower() == ".csv"

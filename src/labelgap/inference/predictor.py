@@ -1,8 +1,4 @@
-"""``Predictor``: from a batch of images to what a run says about them; and the batches of any source of images.
-
-Whoever predicts asks it: ``labelgap predict``, Ray, Spark, a program of one's own. So there is one way to decode an
-image, to resize it and to score it. An image that cannot be read is reported, not raised.
-"""
+"""``Predictor``: from a batch of images to what a run says about them; the one way to decode, resize and score them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Where the images of a large prediction come from: Parquet files, tar files or loose images, divided into shards.
 
-A source is a folder, a bucket, a file or a pattern (``*``), by its path or URL. A Parquet file or a tar file is a
-shard; loose images are shards of ``IMAGES_PER_SHARD``, in the order of their names. A shard gives batches of columns:
-``image``, a name; ``bytes`` or ``path``, what a ``Predictor`` reads; and where it has them ``split`` and the known
-labels, lists of ``present`` and ``absent`` names.
+A shard gives batches of columns: ``image``, a name; ``bytes`` or ``path``, what a ``Predictor`` reads; and where it has
+them ``split`` and the known labels, lists of ``present`` and ``absent`` names.
 """
 
 from __future__ import annotations
@@ -105,10 +103,7 @@ def _suffix(address: str) -> str:
 
 
 def _files(address: str, matching: re.Pattern[str] | None) -> dict[str, str]:
-    """Return address → state of a file, or of all files below a folder, sorted, without hidden ones.
-
-    Where a pattern is given, only of files that match it, or that are in folders that do.
-    """
+    """Return address → state of a file, or of the files below a folder (that match), sorted, without hidden ones."""
     if _suffix(address) in (".parquet", ".tar"):
         return {address: _state(remote(address, "info"))}
     if _name(address) == INDEX_FILE or (not matching and remote(f"{address}/{INDEX_FILE}", "isfile")):

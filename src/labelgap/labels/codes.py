@@ -1,8 +1,4 @@
-"""The three states of a label and their codes.
-
-A label is present, absent or *unknown*. The third state is kept from the import to the metric: "nobody labeled it" is
-not the same as "it is absent".
-"""
+"""The three states of a label and their codes: "nobody labeled it" is not the same as "it is absent"."""
 
 from __future__ import annotations
 

@@ -64,9 +64,8 @@ def observe_mask(
 ) -> NDArray[np.bool_]:
     """Return which known labels stay when some positives and negatives of every image are kept.
 
-    The draw of the papers: one ``RandomState(seed)``; per image in row order the array of its positive class numbers
-    is shuffled and the first ``positives`` are kept, then the array of its negative class numbers is shuffled and the
-    first ``negatives`` are kept. The second shuffle uses up random state even when nothing is kept.
+    The draw of the papers: one ``RandomState(seed)``; per image the array of its positive class numbers is shuffled and
+    the first ``positives`` are kept, then that of its negatives, which uses up random state even when nothing is kept.
     """
     amounts = _amount(positives, "positives"), _amount(negatives, "negatives")
     random = random_state(seed)
@@ -88,9 +87,8 @@ def _observe_block(
 ) -> NDArray[np.bool_]:
     """Return which known labels of some rows stay, and advance ``random`` as the shuffles of all of them would.
 
-    ``RandomState.shuffle`` of n entries swaps the entries n − 1, …, 1 with one drawn from those up to itself, and
-    ``randint`` with an array of bounds makes the same draws in one call. The swaps are then made in all rows at once,
-    the entries n − 1 of the longest rows first.
+    ``RandomState.shuffle`` swaps the entries n − 1, …, 1 with one drawn from those up to itself; ``randint`` with an
+    array of bounds makes the same draws in one call, and the swaps are made in all rows at once.
     """
     sizes = np.stack([np.diff(starts_from_lengths(values == state)[starts]) for state in (PRESENT, ABSENT)])
     draws = np.maximum(sizes.T.ravel() - 1, 0)
@@ -130,11 +128,7 @@ def _shuffled_first(
 def drop_mask(
     columns: NDArray[np.int32], fraction: float, seed: int = 0, *, per_class: bool = False
 ) -> NDArray[np.bool_]:
-    """Return which known labels stay when a fraction of all, or ``per_class`` of each class, is hidden at random.
-
-    The fraction is read as the decimal it is written as, so that the number hidden is exactly fraction · labels,
-    rounded (a half to the even number).
-    """
+    """Return which known labels stay when a fraction of all, or ``per_class`` of each, is hidden, as written."""
     if not 0 <= fraction <= 1:
         raise InputError(f"drop({fraction}): the share of labels to hide must lie between 0 and 1.")
     random = numpy_generator(seed, "drop").random(len(columns))
@@ -249,11 +243,7 @@ class LabelGap:
         return f"{100 * options['share']:g} % of the present labels, {which}"
 
     def mask(self, table: KnownLabels, seed: int, sizes: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Return which known labels may stay: all such present labels do, and absent ones are drawn from.
-
-        Rules that draw by size need ``sizes``: that of the object of every known label, in the order of
-        ``table.values``.
-        """
+        """Return which known labels may stay; ``sizes``, which some rules need, are as ``table.values``."""
         if self.name == "annotators":
             return _known_to_annotators(table, seed, **self.options)
         if self.draws_absents:
@@ -304,10 +294,7 @@ def _known_to_annotators(table: KnownLabels, seed: int, annotators: int, known: 
 
 
 def check_draw(positives: Amount | str, options: Mapping[str, Any], negatives: Amount = 0) -> LabelGap | None:
-    """Return the rule that ``positives`` names, or None for a number or "all", which take no options.
-
-    An error for a name, an option or a value that does not exist; for ``negatives`` beside a rule that draws them.
-    """
+    """Return the rule that ``positives`` names, None for a number; an error for wrong names, options, ``negatives``."""
     if isinstance(positives, str) and positives != "all":
         if positives not in GAPS:
             hint = "Or give a number of labels per image."

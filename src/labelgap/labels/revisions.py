@@ -1,8 +1,5 @@
 """Revisions: values that a model or a person gives to labels, kept apart from what was observed.
 
-Observed labels are never overwritten. A permanent correction (LL-Cp), a pseudo-label (APL, curriculum) and a person's
-decision have one form: an image, a class, a new value or a soft target, its source, and when it was made.
-
 Precedence: a person's decision, then the observation, then a model's revision. A model never overrules either.
 """
 
@@ -287,12 +284,7 @@ def provenance_path(path: Path) -> Path:
 
 
 def write_provenance(path: Path, entries: Iterable[ProvenanceEntry]) -> None:
-    """Write ``NAME.provenance.csv`` beside a table that ``labelgap apply`` wrote.
-
-    Who decided which of its labels, and when.
-
-    An audit reads it: a label that a person decided does not look wrong, whatever a model says.
-    """
+    """Write ``NAME.provenance.csv``, who decided which labels of a table, beside it; an audit reads it."""
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_COLUMNS)

@@ -1,8 +1,4 @@
-"""Known labels in compressed rows (CSR): the index arithmetic of the label table.
-
-The known labels of all images are stored row by row, with ascending class numbers within a row; those of row i are the
-entries ``starts[i]:starts[i + 1]``.
-"""
+"""Known labels in compressed rows (CSR), ascending class numbers within a row, in ``starts[i]:starts[i + 1]``."""
 
 from __future__ import annotations
 
@@ -77,10 +73,7 @@ def locate_entries(
     classes: NDArray[np.int64],
     width: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return where the entries of labels (row, class number) are, or would be inserted, and whether they exist.
-
-    Only the rows in ``rows`` are searched, so a few labels of a table of millions cost little.
-    """
+    """Return where the entries of labels (row, class number) are, or would be inserted, and whether they exist."""
     touched, which = np.unique(rows, return_inverse=True)
     entries, lengths, first = entries_of_rows(starts, touched)
     known = np.repeat(np.arange(len(touched)), lengths) * width + columns[entries]
@@ -131,10 +124,7 @@ def as_indices(numbers: ArrayLike, kind: str, count: int) -> NDArray[np.int64]:
 
 
 def check_size(images: int, classes: int) -> None:
-    """Raise an error where a table in which every label is known would need too much memory.
-
-    A small file can stand for a huge one: a thousand images and a million names of classes.
-    """
+    """Raise an error where a table in which every label is known would need too much memory."""
     if images * classes > MAX_KNOWN_LABELS:
         raise InputError(
             f"{images:,} images and {classes:,} classes, of which every label would be known, are more than "
@@ -176,11 +166,7 @@ def is_encodable(text: str) -> bool:
 
 
 class KnownLabels(ABC):
-    """Known labels of N images and K classes, immutable; what can be read from them.
-
-    ``starts`` ``(N + 1,)`` say where the entries of each row lie in ``columns``, class numbers ascending within a row,
-    and in ``values``, PRESENT or ABSENT. ``LabelTable`` adds how tables are made, and the tables that follow from one.
-    """
+    """Known labels of N images and K classes in compressed rows, immutable; what can be read from them."""
 
     classes: tuple[str, ...]
     images: tuple[str, ...]

@@ -1,8 +1,4 @@
-"""The label table: for every image and class, present, absent or unknown.
-
-Only known labels are stored (compressed rows), so memory grows with the known labels, not with images × classes:
-nine million images of five thousand classes with a hundred million known labels fit in a gigabyte.
-"""
+"""The label table: for every image and class, present, absent or unknown; memory grows with the known labels alone."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
 """Multi-label tables in ARFF: numbers and nominal values as features, and labels of three states; no pixels.
 
-Mulan: ``NAME-train.arff``, ``NAME-test.arff`` and ``NAME.xml``, which names the labels. MEKA: the relation counts them,
-``NAME: -C 6`` for the first six attributes and ``-C -6`` for the last six.
-
-References: Tsoumakas et al., "Mulan: A Java Library for Multi-Label Learning", JMLR 2011; Read et al., "MEKA: A
-Multi-label/Multi-target Extension to WEKA", JMLR 2016.
+Mulan names the labels in ``NAME.xml``. MEKA's relation counts them: ``NAME: -C 6``, or ``-C -6`` for the last six.
+References: Tsoumakas et al., "Mulan", JMLR 2011; Read et al., "MEKA", JMLR 2016.
 """
 
 from __future__ import annotations
@@ -67,10 +64,7 @@ class Attribute:
         return {value: number for number, value in enumerate(self.values)}
 
     def parse(self, cell: str) -> float:
-        """Return a cell as a number, that of its value where it is nominal; NaN where it is missing.
-
-        Or ``ValueError``.
-        """
+        """Return a cell as a number, that of its value where it is nominal; NaN where it is missing."""
         if cell == "?":
             return _MISSING
         if self.kind == "text":
@@ -95,11 +89,7 @@ class Attribute:
 
 @dataclass(eq=False)
 class ArffFile:
-    """What an ARFF file holds: the cells of all rows in one sequence, those that are left out being 0.
-
-    ``ends`` says where the cells of every row end. A cell of a nominal column is the number of its value, NaN if
-    missing.
-    """
+    """What an ARFF file holds: the cells of all rows in one sequence (``ends`` of every row), but those that are 0."""
 
     path: Path
     relation: str = ""
@@ -122,9 +112,7 @@ class ArffFile:
 def parse_arff(path: Path, file: TextIO, report: Report) -> ArffFile:
     """Parse a file, dense or sparse; rows with a problem are reported and left out.
 
-    ``@relation``, then ``@attribute NAME TYPE`` per column, then ``@data`` with a row per line: all cells with commas
-    between them, or ``{number cell, …}`` with some columns, counted from 0. A column that a sparse row leaves out is 0,
-    or the *first* of its nominal values; ``?`` is missing.
+    A column that a sparse row leaves out is 0, or the *first* of its nominal values; ``?`` is missing.
     """
     found = ArffFile(path)
     lines = _code_lines(file)
@@ -274,8 +262,8 @@ def labels_file(path: Path) -> Path | None:
 def find_labels(file: ArffFile, xml: Path | None, problems: ProblemList) -> tuple[list[int], list[Finding]]:
     """Return the numbers of the attributes that are labels; empty, with problems, where that cannot be told.
 
-    An XML file wins over MEKA's count, which may be older than the order of the attributes; a finding says where they
-    differ. Where there is a count, an XML of another name and of other attributes belongs to another table.
+    An XML of the file's name wins over MEKA's count, which may be older; where both exist, any other XML is of another
+    table.
     """
     place, stem = f"{file.path.name}, line {file.relation_line}", _STEM.sub("", file.path.stem)
     match, width = _COUNT.search(file.relation), len(file.attributes)

@@ -1,12 +1,7 @@
 """Chest radiographs with labels taken from reports: CheXpert's tables, and those of MIMIC-CXR.
 
-A cell is 1 (present), 0 (absent), −1 (*uncertain*: the report hedges) or blank (not mentioned: unknown). What an
-uncertain label becomes is a decision that changes results, so it is asked for.
-
-CheXpert: ``train.csv`` and ``valid.csv`` with ``Path, Sex, Age, Frontal/Lateral, AP/PA`` and a column per observation.
-MIMIC-CXR-JPG: ``mimic-cxr-2.0.0-chexpert.csv`` with a row per study, and ``mimic-cxr-2.0.0-split.csv`` with its images.
-
-References: Irvin et al., "CheXpert", AAAI 2019; Johnson et al., "MIMIC-CXR-JPG", 2019.
+A cell is 1, 0, −1 (*uncertain*: the report hedges) or blank (not mentioned: unknown). References: Irvin et al.,
+"CheXpert", AAAI 2019; Johnson et al., "MIMIC-CXR-JPG", 2019.
 """
 
 from __future__ import annotations
@@ -234,12 +229,7 @@ def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemLis
 
 
 class _ImageFinder:
-    """Finds the images of tables, whose paths may begin with the name of the folder that they lie in.
-
-    Args:
-        file: the training table.
-        images: the folder that paths are relative to; that of the table, or the one above it, when None.
-    """
+    """Finds the images of tables, whose paths may begin with the name of the folder that they lie in."""
 
     def __init__(self, file: Path, images: str | os.PathLike[str] | None) -> None:
         self.checked = self.missing = 0

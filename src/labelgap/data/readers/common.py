@@ -196,10 +196,7 @@ class FileProblems:
             self._outcome = f"nothing was trained. {hint}"
 
     def refuse(self, warnings: Sequence[Finding] = ()) -> None:
-        """Raise one error with all problems; nothing when there are none.
-
-        It notes the warnings as well, and the images that a quick look finds unreadable, unless there are very many.
-        """
+        """Raise one error with all problems, the warnings, and the images that a quick look finds unreadable."""
         if not len(self):
             return
         notes = list(map(str, warnings))
@@ -208,9 +205,7 @@ class FileProblems:
         self._problems.refuse(self._outcome, notes)
 
     def check_images(self, files: Sequence[str], hint: str) -> None:
-        """Add a problem of every image that is not below the root, or has a name that no path should have.
-
-        A folder that is not there is one problem, whatever it should hold. ``hint`` is the end of the error's first
+        """Add a problem of every image, or of a folder, that is not below the root; ``hint`` ends the error's first
         line.
         """
         listed: dict[Path, set[str] | None] = {}
@@ -311,9 +306,8 @@ class BoxList:
         place: str,
         size: tuple[float, float] = (math.inf, math.inf),
     ) -> None:
-        """Add the box of an object, written at ``place``, in an image of some width and height.
-
-        A pixel beyond the edge of the image is no mistake: people count from 0 or from 1.
+        """Add the box of an object, written at ``place``; a pixel beyond the edge is none: people count from 0 or from
+        1.
         """
         left, top, right, bottom = corners
         if right + 1 <= max(left, 0) or bottom + 1 <= max(top, 0):
@@ -355,7 +349,6 @@ def from_official_splits(
 ) -> Dataset:
     """Split an official training set into train (80 %) and val (20 %) as the papers do; test stays complete.
 
-    Labels are hidden by ``Dataset.observe``, which draws over the official set before the split; see ``Split.origin``.
     Other numbers of images than ``published`` are a finding.
     """
     rows, held_out = paper_split(len(train), seed=_SEED)

@@ -1,8 +1,7 @@
 """CUB-200-2011 in its published layout: 312 attributes of birds, certainties, the official split, boxes.
 
-The papers use ``is_present`` alone, so that every label is known. Some lines of ``image_attribute_labels.txt`` have
-more columns than five: a fourth that is no certainty counts as none at all. Reference: Wah et al., "The Caltech-UCSD
-Birds-200-2011 Dataset", Caltech CNS-TR-2011-001.
+Some lines of ``image_attribute_labels.txt`` have more columns than five: a fourth that is no certainty counts as none.
+Reference: Wah et al., "The Caltech-UCSD Birds-200-2011 Dataset", Caltech CNS-TR-2011-001.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ Codes = NDArray[np.int8]
 
 @dataclass(frozen=True, eq=False)
 class AttributeLabels:
-    """Labels of all images, ``(images, attributes)``, and how many lines have more than five columns.
-
-    A certainty is 0 where such a line has none.
-    """
+    """Labels ``(images, attributes)``, a certainty of 0 for none, and how many lines have more than five columns."""
 
     present: NDArray[np.bool_]
     certainty: NDArray[np.int32]
@@ -95,8 +91,7 @@ def _parse_lines(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the numbers of the lines that can be parsed, and their entries; the others are problems.
 
-    An entry is image, attribute, is_present, certainty, and whether the line has more than five columns. pyarrow parses
-    the four million lines at once; those that are odd are parsed one by one, and come last.
+    pyarrow parses the four million lines at once; those that are odd are parsed one by one, and come last.
     """
     odd: list[tuple[int, str]] = []
 

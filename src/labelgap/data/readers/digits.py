@@ -1,10 +1,7 @@
 """Scenes of handwritten digits, generated on the fly: the embedded data set.
 
-Each scene is a 64×64 gray image of one to five digits from scikit-learn's collection, of different size, rotation,
-polarity and contrast, among stains, pen strokes and corners of other digits. Its labels are the digits that appear, its
-boxes are where. Train, val and test use different handwriting: no digit image is in two of them.
-
-The same seed gives the same pixels on every machine; numpy's global state is not used.
+A scene is a 64×64 gray image of one to five digits of scikit-learn's, among stains, strokes and corners of digits. No
+handwriting is in two splits, and the same seed gives the same pixels on every machine.
 """
 
 from __future__ import annotations
@@ -125,16 +122,10 @@ def sklearn_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def render_digits(cells: NDArray[np.float32], size: int, turn: int, threshold: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Draw digits as ink: 0 is paper, 255 is full ink.
+    """Draw digits ``(M, 8, 8)`` of 0…16 as ink from 0 (paper) to 255: ``(M, P, P)`` with room for a turned digit.
 
-    Args:
-        cells: ``(M, 8, 8)`` of 0…16.
-        size: side in pixels that the 8×8 grid is enlarged to.
-        turn: the tangent of half the angle, in forty-eighths; 6 turns by 14°, positive clockwise.
-        threshold: ``(M,)``, the cell value (in quarters) at which ink is half covered: low draws thick strokes.
-
-    Returns:
-        ``(M, P, P)``, where ``P`` is about 1.3 × ``size``, so that a turned digit fits.
+    ``size`` is the side of the enlarged grid, ``turn`` the tangent of half the angle in forty-eighths, ``threshold``
+    ``(M,)`` the cell value in quarters at which ink is half covered: low draws thick strokes.
     """
     matrix, side = _enlarging(size, turn)
     ink = matrix @ cells.reshape(-1, CELLS * CELLS).T  # whole numbers below 2**24: exact
@@ -334,11 +325,7 @@ def _draw(
 
 
 def _tear(ink: NDArray[np.uint8], quarter: int) -> NDArray[np.uint8]:
-    """Tear a quarter off a digit, so that it reads as none.
-
-    An upper left or a lower right corner stays as it is, the other two are mirrored (an upper right corner looks like
-    a 7), and what stands is laid down (a standing stroke looks like a 1).
-    """
+    """Tear a quarter off a digit, so that it reads as none: an upper right corner, like a 7, is mirrored."""
     height, width = ink.shape[0] // 2, ink.shape[1] // 2
     right, lower = quarter % 2, quarter // 2
     piece = ink[height:, :] if lower else ink[:height, :]
@@ -358,10 +345,8 @@ def _free_corner(
     size: NDArray[np.int64],
     limit: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Find a place in every scene for one more piece, given the corners (y, x), sizes and presence of those before it.
-
-    Returned is the first of some random corners at which no two boxes share more than ``limit`` of the smaller one, and
-    whether there is one.
+    """Return a random corner in every scene for one more piece, sharing at most ``limit`` with others, and whether
+    there is one.
     """
     room = np.maximum(SIDE - size, 0)[:, None] + 1
     tries = np.floor(rng.random((len(size), _TRIES, 2)) * room).astype(np.int64)

@@ -148,10 +148,7 @@ def feature_dataset(name: str, parts: Mapping[str, Split], findings: Sequence[Fi
 
 
 def is_feature_file(path: Path) -> bool:
-    """Return whether a file holds features, by the names of its arrays or columns.
-
-    So does an npz that cannot be opened: the error of ``load_features`` says what is wrong with it.
-    """
+    """Return whether a file holds features; so does an npz that cannot be opened, of which the loading tells more."""
     if path.is_dir():
         return (path / DESCRIPTION).is_file()
     if not path.is_file():

@@ -1,7 +1,6 @@
 """Photos sorted into folders, one folder per tag, below train, val and test or not.
 
-A photo in several folders, under one name and with the same bytes, is one image with several tags. A photo in no tag's
-folder has no known label. A photo in one tag's folder is unknown for all other tags.
+A photo in several folders, under one name and with the same bytes, is one image with several tags.
 """
 
 from __future__ import annotations
@@ -107,10 +106,7 @@ def _tag_folders(root: Path) -> list[tuple[str | None, str | None, Path]]:
 def _find_images(
     root: Path, folders: list[tuple[str | None, str | None, Path]], others: Counter[str]
 ) -> list[_FolderImage]:
-    """Find all images; copies under one name, in one split and with the same bytes are one image.
-
-    Bytes are read only where the names and sizes are the same, and once of every file.
-    """
+    """Find all images; copies under one name, in one split and with the same bytes are one image."""
     firsts: dict[tuple[str | None, str, int | None], tuple[Path, _FolderImage]] = {}
     contents: dict[tuple[str | None, str, int | None], dict[bytes | None, _FolderImage]] = {}
     found: list[_FolderImage] = []

@@ -1,8 +1,4 @@
-"""From the name of an image in a table to a file below a folder.
-
-Names may lack the suffix, the subfolder, or the composed form of an accent. A file is used only if no other matches:
-two candidates, or folders in the name that differ from the folders of the file, are a problem.
-"""
+"""From the name of an image in a table, which may be incomplete, to the only file below a folder that it can mean."""
 
 from __future__ import annotations
 

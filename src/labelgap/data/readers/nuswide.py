@@ -1,11 +1,7 @@
 """NUS-WIDE in its published layout: 81 concepts, the official training and test images.
 
-``Groundtruth/TrainTestLabels`` has a file per concept and part, with 1 or 0 per line in the order of
-``ImageList/TrainImagelist.txt`` and ``TestImagelist.txt``, whose paths have Windows' separators. Rows keep the order of
-the lists. Images without any of the 81 concepts are kept (161,789 / 107,859 images) or dropped (125,448 / 83,898,
-Kobayashi 2023), and images that Flickr no longer has are missing in every later download.
-
-Reference: Chua et al., "NUS-WIDE: A Real-World Web Image Database from National University of Singapore", CIVR 2009.
+Images without any concept are kept (161,789 / 107,859) or dropped (125,448 / 83,898, Kobayashi 2023). Reference: Chua
+et al., "NUS-WIDE: A Real-World Web Image Database from National University of Singapore", CIVR 2009.
 """
 
 from __future__ import annotations
@@ -176,10 +172,7 @@ def find_nuswide(path: Path) -> Path | None:
 def _find_images(
     root: Path, place: Path | None, listed: Mapping[str, ImageList], problems: FileProblems, skip: bool
 ) -> tuple[Path, dict[str, str]]:
-    """Return the folder of the images, and the file of every image that is there.
-
-    One that is not there is a problem, unless it may be skipped and both parts have others.
-    """
+    """Return the folder and the files of the images; one that is not there is a problem, unless it may be skipped."""
     places = [place] if place is not None else [root / "Flickr", root / "images"]
     folder = next((each for each in places if each.is_dir()), None)
     if folder is None:

@@ -69,11 +69,7 @@ _IMAGES_OF_ALL: Final = "image_ids_and_rotation.csv"
 
 @dataclass(frozen=True)
 class OpenImagesFiles:
-    """The files of a folder, of every split by their keys in ``_SPLIT_FILES``.
-
-    ``described_all`` says whether ``descriptions`` has all classes, not only those with boxes; ``chosen`` lists the
-    classes to use, None for all of them.
-    """
+    """The files of a folder, of every split by their keys in ``_SPLIT_FILES``; ``chosen`` lists the classes to use."""
 
     root: Path
     version: str
@@ -198,10 +194,7 @@ class ClassList:
 
 
 def read_classes(layout: OpenImagesFiles, words: Sequence[str], problems: ProblemList) -> ClassList:
-    """Read the names of all classes, and choose those to use: in the order of their list, or as ``words`` name them.
-
-    Two classes of one name get their ids added.
-    """
+    """Read the names of all classes, and choose those to use; of two with one name the ids are added."""
     described = _read_names(layout.descriptions, layout.root, None, problems)
     ids = list(described)
     if layout.chosen is not None and layout.chosen != layout.descriptions:
@@ -266,8 +259,7 @@ _BLOCK_BYTES: Final = 8 << 20
 class CsvColumns:
     """Columns of a CSV with a header: its different words, and the number of the word of every row.
 
-    Blank rows are left out; rows with another number of cells than the header are problems, and left out too.
-    Messages name the file relative to ``root``.
+    Rows with another number of cells than the header are problems, and left out, as blank ones are.
     """
 
     def __init__(
@@ -455,10 +447,7 @@ def sorted_unique(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 class _Rows(NamedTuple):
-    """The rows of a file that are about classes in use: image ids, and the number of the id and the label of a row.
-
-    A label is 2 · class number + value.
-    """
+    """The rows of a file about classes in use: image ids, and of a row the number of the id and 2 · class + value."""
 
     ids: NDArray[np.uint64]
     images: NDArray[np.int32]
@@ -483,9 +472,8 @@ def read_labels(
     listed: NDArray[np.uint64] | None,
     problems: ProblemList,
 ) -> SplitLabels:
-    """Read the labels of a split: what people verified, and from a confidence on what a network gave beside.
-
-    An image that is not ``listed`` (ascending ids of all images) is a problem.
+    """Read what people verified, and from a confidence on what a network gave; images that are not ``listed`` are
+    problems.
     """
     rows = _read_rows(human, root, classes, listed, None, problems)
     given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
@@ -577,10 +565,7 @@ def read_boxes(
     problems: ProblemList,
     left_out: Counter[str],
 ) -> Boxes:
-    """Read the boxes of images (ascending ids) and classes in use, sorted by image and class; groups are difficult.
-
-    The headers of images with boxes say their sizes. ``left_out`` gets the numbers of boxes of other classes.
-    """
+    """Read the boxes of images (ascending ids) and classes in use, sorted; ``left_out`` counts those of others."""
     file = CsvColumns(path, root, ("ImageID", "LabelName", *_EDGES), problems, optional="IsGroupOf")
     found, good = read_ids(file)
     edges, valid = (

@@ -1,7 +1,6 @@
 """How data were loaded: the part of ``config.json`` and ``review.json`` that a run loads its data by.
 
-Such a file may come from anybody. A recipe therefore names a registered data set, local paths, options of plain JSON
-values, the two ways to hide or show labels, and a share of the images; it cannot name code, nor an address but that of
+Anybody may have written it: it can name local paths and registered data sets, but no code, nor an address but of
 shards.
 """
 
@@ -135,10 +134,7 @@ class Step(_Strict):
 
 
 class Recipe(_Strict):
-    """How a data set was loaded, and what was hidden or shown since.
-
-    ``loader`` is the function of a data set that ``register_dataset`` added, for a message: it is never imported.
-    """
+    """How a data set was loaded, and what was hidden or shown since; ``loader`` is for a message alone."""
 
     name: _Name
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None

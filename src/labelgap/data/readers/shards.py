@@ -99,10 +99,7 @@ class ShardIndex(_Strict):
 
 
 class ImageRows:
-    """The images of shards, in the order of the shards: the columns of ``images.parquet``, also as arrays.
-
-    Groups are -1 where nothing is known; ``present`` and ``absent`` are lists of class numbers.
-    """
+    """The images of shards in their order, the columns of ``images.parquet``; a group of -1 is unknown."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table.combine_chunks()
@@ -297,10 +294,8 @@ class ShardUse(NamedTuple):
 
 
 class ReadAhead:
-    """A thread that copies shards into the cache in the order in which they are needed, up to ``ahead`` in advance.
-
-    It keeps what is still needed younger than what is not, so that the cache removes the latter, and waits where the
-    cache has no room for more.
+    """A thread that copies shards into the cache in the order of need, up to ``ahead`` in advance, and as the cache has
+    room.
     """
 
     def __init__(self, location: ShardLocation, uses: Sequence[ShardUse], ahead: int) -> None:
@@ -476,9 +471,8 @@ _ATTEMPTS: Final = 3
 
 
 class ShardImages(DigestedImages):
-    """Images of shards: the same images in any order, as from files of their own.
-
-    The features of an image are cached by the digest of its bytes, so that they are those of the file it was made of.
+    """Images of shards, in any order; features are cached by the digest of an image, as those of the file it was made
+    of.
     """
 
     row_fields = ("shards", "offsets", "sizes", "digests")
@@ -512,10 +506,8 @@ class ShardImages(DigestedImages):
         return EncodedImage(content, f"{self.names[row]} in {place}")
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return every row once, in a random order.
-
-        Where shards are copied from a URL, the shards are shuffled, and then the images within every ``WINDOW`` shards,
-        so that each shard is needed for a short time only.
+        """Return every row once, in a random order; of a URL's shards ``WINDOW`` at a time, to need each for a short
+        time only.
         """
         if not self.location.remote:
             return generator.permutation(len(self))
@@ -528,10 +520,7 @@ class ShardImages(DigestedImages):
 
     @contextmanager
     def read_ahead(self, rows: NDArray[np.int64]) -> Iterator[ReadAhead | None]:
-        """Copy the shards of a URL into the cache while the block runs, before their images are needed.
-
-        The ``ReadAhead`` is told how many of the rows have been read.
-        """
+        """Copy the shards of a URL into the cache while the block runs, before their images are needed."""
         if not self.location.remote or not len(rows):
             yield None
             return

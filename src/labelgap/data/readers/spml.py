@@ -1,11 +1,7 @@
 """The arrays of the single-positive papers: names of images, their labels, and the labels that training may see.
 
-``formatted_{train,val}_{images,labels,labels_obs}.npy``, written by numpy, with a row per image. ``images`` holds paths
-relative to a folder of images, ``labels`` 1 (present) and 0 (absent), ``labels_obs`` 1 where a label was observed as
-present and 0 where it is *unknown*; −1, which only some files have, is one that was observed as absent. The papers call
-the official test set "val": it is test here. Their val is cut from train, by the draw that all of them share.
-
-Reference: Cole et al., "Multi-Label Learning from Single Positive Labels", CVPR 2021.
+In ``labels_obs`` 1 is present, 0 *unknown*, and −1, which only some files have, absent. The official test set is called
+"val" there. Reference: Cole et al., "Multi-Label Learning from Single Positive Labels", CVPR 2021.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""From a table of labels and a folder of images to a data set: what CSV, Parquet and folders of photos share.
-
-The images are found and decoded once. All of them are train where the table has no split. The data set's ``findings``
-say what was decided.
-"""
+"""From a table of labels and a folder of images to a data set: what CSV, Parquet and folders of photos share."""
 
 from __future__ import annotations
 
@@ -33,12 +29,7 @@ from labelgap.labels.io.table_file import TableFile, TableOptions, check_choice
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are checked and split.
-
-    ``on_bad_image`` "error" names all that cannot be read in one error, "skip" leaves them out. ``duplicates`` are
-    searched for among images that look the same ("near"), have the same bytes ("exact") or not at all ("off"); in any
-    case every image is decoded once, small, and the result is cached.
-    """
+    """How images are checked and split: "error" or "skip" for bad ones, "near", "exact" or "off" for duplicates."""
 
     on_bad_image: str = "error"
     duplicates: str = "near"
@@ -56,10 +47,7 @@ def read_image_table(
     options: ImageOptions,
     others: Mapping[str, str | os.PathLike[str] | None] | None = None,
 ) -> Dataset:
-    """Read a table with its images, which are in its own folder when ``images`` is None, or raise one error.
-
-    ``others`` are tables of val and of test, by the name of the split.
-    """
+    """Read a table with its images, and tables of val and of test (``others``), or raise one error."""
     path, folder = Path(path), image_folder(path, images)
     finder = ImageFinder(folder, skip=options.on_bad_image == "skip")
     source = finder.source = path
@@ -144,18 +132,10 @@ def open_own_table(recipe: Mapping[str, Any], path: Path | None = None) -> RawTa
 
 
 class NewImages:
-    """Images that are to join a data set: their labels, and their places below its folder of images.
+    """Images that are to join a data set, in a table, or in a folder without labels, of which the new ones count.
 
-    Args:
-        data: the data set, read from a CSV or Parquet file.
-        path: a table whose labels may be unknown, read with the options of the data set's own; or a folder of images
-            without labels, of which those that are new count.
-        folder: what names in the table are relative to, a folder in that of the data set; that one when None.
-
-    Attributes:
-        file: the table.
-        names: the path of every image below the folder of the data set.
-        known: whether the data set has all of them already, with the same labels.
+    ``names`` are their paths below the folder of the data set, which ``folder`` is in; ``known``: it has all of them
+    already.
     """
 
     def __init__(self, data: Dataset, path: Path, folder: Path | None = None) -> None:
@@ -259,10 +239,7 @@ def build_dataset(
     options: ImageOptions,
     findings: Sequence[Finding],
 ) -> Dataset:
-    """Check the images of a table, leave out or refuse those that cannot be read, and split the rest.
-
-    ``files`` maps images to paths below the folder, ``skipped`` those that are left out already to the reason.
-    """
+    """Check the images of a table, leave out or refuse those that cannot be read, and split the rest."""
     images = FileImages(folder, file.table.images, [files.get(name, name) for name in file.table.images])
     invalid = {row: skipped[name] for row, name in enumerate(file.table.images) if name in skipped}
     usable = np.array([row for row in range(len(images)) if row not in invalid], dtype=np.int64)

@@ -1,10 +1,7 @@
 """The nine data sets with one class per image on which Kobayashi (CVPR 2023, table 8) measures features.
 
-Six are read by the classes of torchvision, as these lay them out below one folder. torchvision has no CUB-200-2011, and
-no split of SUN397 and Caltech-101: those are read from the published lists. Every label is known: the class of an image
-is present, all others are absent. Train is all that the paper trains on, val included where one is published.
-
-Reference: Kobayashi, "Two-way Multi-Label Loss", CVPR 2023, supplement, table A.
+torchvision reads six; it has no CUB-200-2011, and no split of SUN397 and Caltech-101. Train has val where one is
+published.
 """
 
 from __future__ import annotations

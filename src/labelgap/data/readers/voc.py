@@ -1,10 +1,7 @@
 """PASCAL VOC2007 and VOC2012 in the devkit's own layout, as the single-positive papers read them.
 
-``ImageSets/Main/CLASS_SPLIT.txt`` has a line per image: 1 where an object of the class is in it, 0 where only difficult
-ones are, −1 where none is. VOC's −1 is absent, labelgap's −1 is unknown: all codes are translated. As in the papers a
-difficult object counts as absent, rows are sorted by name and classes in alphabetical order.
-
-Reference: Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge", IJCV 2010.
+A difficult object counts as absent, rows are sorted by name and classes in alphabetical order. Reference: Everingham et
+al., "The PASCAL Visual Object Classes (VOC) Challenge", IJCV 2010.
 """
 
 from __future__ import annotations
@@ -117,10 +114,7 @@ def _main(root: Path) -> Path:
 
 @dataclass(frozen=True)
 class _OfficialSplit:
-    """What the files of classes say of an official split: the code of every image and class.
-
-    ``left_out`` counts the images with labels that the list of the split does not have.
-    """
+    """The code of every image and class of an official split; ``left_out`` counts images that its list lacks."""
 
     name: str
     classes: tuple[str, ...]
@@ -185,8 +179,7 @@ def _read_lists(root: Path, train_name: str, test_name: str, problems: FileProbl
 def _read(root: Path, split: str, problems: FileProblems) -> _OfficialSplit:
     """Read the per-class files of an official split, and the list of its images, which may be a part of theirs.
 
-    An image that most files have is labeled: the others lack a line of it. One that few files have, and not the list,
-    is a wrong line of these. So that a wrong line is told once, an image of it is not missing in its file.
+    An image that most files have is labeled: the others lack a line of it. One that few have is a wrong line of these.
     """
     ending = f"_{split}.txt"
     files = {file.name.removesuffix(ending): file for file in sorted(_main(root).glob(f"*{ending}"))}
@@ -255,12 +248,7 @@ _MAX_XML_BYTES: Final = 4 << 20
 
 
 def read_boxes(path: str | os.PathLike[str], table: LabelTable) -> Boxes:
-    """Read the boxes of the images of a table: their names are those of the files, without ``.xml``.
-
-    Args:
-        path: a folder of annotations, or a devkit with a folder ``Annotations``.
-        table: a table of the images and classes.
-    """
+    """Read the boxes of the images of a table, ``IMAGE.xml``, from a devkit or its folder of annotations."""
     refuse_url(path, "annotations")
     given = Path(path)
     years = [Path(f"VOC{year}", ANNOTATIONS) for year in ("2012", "2007")]

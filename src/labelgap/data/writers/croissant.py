@@ -1,8 +1,4 @@
-"""Croissant: the metadata of a data set as ML Commons defines them (version 1.0), with the labels in Parquet beside.
-
-A record is an image: its path, its split, its pixels, and the lists ``present`` and ``absent``; a class in neither is
-unknown.
-"""
+"""Croissant: the metadata of a data set as ML Commons defines them (version 1.0), with the labels in Parquet beside."""
 
 from __future__ import annotations
 

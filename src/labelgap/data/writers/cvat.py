@@ -1,7 +1,5 @@
-"""CVAT: its XML for images (version 1.1), with a tag for each known label.
-
-CVAT has no absent labels: each tag has an attribute ``state``, ``present`` or ``absent``. A tag without it says that
-its class is present, and so do boxes and other shapes.
+"""CVAT: its XML for images (version 1.1); a tag or shape without the attribute ``state`` says that its class is
+present.
 """
 
 from __future__ import annotations

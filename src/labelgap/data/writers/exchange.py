@@ -101,13 +101,10 @@ def from_lists(
     tags: Sequence[Sequence[str]],
     complete: Sequence[bool] | None = None,
 ) -> ExchangeTable:
-    """Return the table of what was read, in lists of class names per image.
+    """Return the table of what was read from ``path``, in lists of class names per image.
 
-    Args:
-        path: what was read, for errors.
-        classes: in their order; those that were found, sorted, when None.
-        tags: words per image; the splits are taken from them where each image has exactly one that names a split.
-        complete: for each image whether a class in neither list is absent in it; unknown in all when None.
+    The classes are sorted when None. Splits are taken from the ``tags`` where each image has exactly one that names a
+    split. Where an image is ``complete``, a class in neither list is absent.
     """
     if complete is not None:
         every = set(classes or ()).union(*present, *absent)

@@ -1,8 +1,4 @@
-"""FiftyOne: its JSON files, and the live data sets of a program that runs it.
-
-As FiftyOne keeps Open Images: ``positive_labels`` are present, ``negative_labels`` absent, a class in neither is
-unknown.
-"""
+"""FiftyOne: its JSON files, and live data sets; ``positive_labels`` are present, ``negative_labels`` absent."""
 
 from __future__ import annotations
 
@@ -32,10 +28,7 @@ _LISTS: Final = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels
 
 
 def write_fiftyone(data: Dataset, path: Path, prefix: str = "") -> None:
-    """Write the observed labels as FiftyOne's ``Dataset.from_json`` reads them; names are relative to its ``rel_dir``.
-
-    The split is a tag of the sample; ``name`` is an image's name in the table where it differs from its file.
-    """
+    """Write the observed labels as FiftyOne's ``Dataset.from_json`` reads them; the split is a tag of the sample."""
     exchange = merge_splits(data)
     renamed = exchange.files != exchange.table.images
     samples = []
@@ -91,15 +84,7 @@ def live_name(samples: Any) -> str:
 
 
 def read_live_fiftyone(samples: Any, field: str | None = None, unlisted: str = "unknown") -> tuple[Path, ExchangeTable]:
-    """Read a live FiftyOne data set or view: the folder of its images, and the labels.
-
-    Args:
-        samples: a ``fiftyone.Dataset`` or a view of one.
-        field: the field with the labels; ``positive_labels`` and ``negative_labels`` where the data set has them, else
-            its only field of labels.
-        unlisted: the state of a class that a sample does not list: "unknown" or "absent". A sample without any value in
-            the field was not labeled: nothing is known of it.
-    """
+    """Return the folder of the images, and the labels, of a live data set or view; see ``load_live_fiftyone``."""
     paths, name = samples.values("filepath"), live_name(samples)
     if not paths:
         raise InputError(f"the FiftyOne data set {name} has no samples.")
@@ -147,10 +132,7 @@ def _field_values(samples: Any, kinds: Any, name: str) -> list[list[str] | None]
 
 
 def write_fiftyone_candidates(samples: Any, candidates: Mapping[str, Sequence[tuple[str, float]]]) -> Any:
-    """Write candidates, (class, probability) by image, to the fields of a live data set; return a view of them.
-
-    The field ``candidates`` has them, and ``candidate_probability`` the highest of each sample.
-    """
+    """Write candidates, (class, probability) by image, to fields of a live data set; return a view of them."""
     import fiftyone
 
     names = _names_of(samples, candidates)

@@ -33,8 +33,7 @@ _TITLES: Final = {"present": "There", "absent": "Not there"}
 def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> Path:
     """Write the observed labels as tasks for Label Studio, and beside them the interface (``.xml``); return its path.
 
-    A task has one annotation with two multiple choices, ``present`` and ``absent``; a class in neither is unknown.
-    ``prefix`` begins every image's URL, e.g. ``https://example.org/photos/`` or ``s3://bucket/``; without one images
+    A task has two multiple choices, ``present`` and ``absent``. ``prefix`` begins every image's URL; by default images
     come from local storage, below ``LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT``.
     """
     interface = interface_path(path)
@@ -59,10 +58,8 @@ def write_label_studio(data: Dataset, path: Path, prefix: str = LOCAL_FILES) -> 
 def read_label_studio(path: Path, unlisted: str = "unknown") -> ExchangeTable:
     """Read tasks: what ``write_label_studio`` wrote, or the JSON export of any project with choices or boxes.
 
-    What is chosen is present, or absent where the list of choices is called ``absent``. Classes come in the order of
-    the interface where it is beside the tasks, else sorted. Of several annotations of a task the last one counts, and
-    cancelled ones do not. ``unlisted="absent"``: annotators saw every choice, so what they did not choose is absent in
-    the tasks that have an annotation.
+    Of several annotations of a task the last one counts, and cancelled ones do not. ``unlisted="absent"``: what
+    annotators did not choose is absent in the tasks that have an annotation.
     """
     tasks = read_json(path)
     if not isinstance(tasks, list):

@@ -1,8 +1,7 @@
 """Shards of a data set: tar files with its images and labels, and their index; see ``labelgap.data.readers.shards``.
 
-The same data and options give the same bytes. A shard is written under a temporary name and then renamed; the index
-comes last. What a killed process has left is used again by the same request, and removed by another one. Where all
-shards of a request are there, they are compared with their digests, and nothing is written.
+The same data and options give the same bytes, the index last. What a killed process has left is used again by the same
+request, and removed by another one.
 """
 
 from __future__ import annotations
@@ -103,13 +102,8 @@ def write_shards(
 ) -> ShardIndex:
     """Write the images and the observed labels of all splits as shards; a hidden truth is not written.
 
-    Args:
-        data: the data set.
-        out: the folder; what is in it has to be shards.
-        options: how.
-        force: whether existing shards may be replaced.
-        progress: called with the number of images that were just written, or found in a complete shard.
-        on_complete: called where all shards of these data and options are there already, and intact.
+    ``progress`` is called with the number of images that were just written, or found in a complete shard;
+    ``on_complete`` where all shards of these data and options are there already, and intact.
     """
     if any(isinstance(split.images, FeatureVectors) for split in data.splits):
         raise InputError(f"{data.name} has feature vectors, no images: there is nothing to write into shards.")
@@ -130,10 +124,7 @@ def write_shards(
 
 
 def _written_before(out: Path, request: str) -> ShardIndex | None:
-    """Return the index of a folder where all shards of a request are intact.
-
-    Shards of the request that are not intact are removed, and only these are written again.
-    """
+    """Return the index of a folder where all shards of a request are intact; those that are not are removed."""
     try:
         index, _ = read_index(out)
     except (LabelGapError, OSError):
@@ -250,9 +241,8 @@ def _encoded(split: Split, rows: NDArray[np.int64], options: ShardOptions) -> It
 
 
 def _encode(split: Split, row: int, size: int | None) -> tuple[str, bytes]:
-    """Return the suffix and the bytes of an image: its own, or those of a JPEG of at most ``size`` on its shorter side.
-
-    Images in memory become PNG, which loses nothing.
+    """Return suffix and bytes of an image: its own, PNG of one in memory, or a JPEG of at most ``size`` on its shorter
+    side.
     """
     source = split.images
     if isinstance(source, StoredImages):

@@ -1,8 +1,4 @@
-"""Ray Data: the shards of a prediction, or the rows of any dataset, on a pool of actors that grows and shrinks.
-
-Ray starts actors that were killed, or whose node is lost, elsewhere, and gives their work to others. A worker needs
-labelgap installed, and none of the files of the run.
-"""
+"""Ray Data: the shards of a prediction, or the rows of any dataset, on a pool of actors that grows and shrinks."""
 
 from __future__ import annotations
 
@@ -28,9 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workers:
-    """The actors: so many at least and at most, each with CPUs for decoding and a share of a GPU.
-
-    At most None: as many as fit, but for one CPU, which Ray's own tasks would wait for for ever.
+    """The actors, each with CPUs and a share of a GPU; at most None: as many as fit but for one CPU, for Ray's own
+    tasks.
     """
 
     least: int = 1

@@ -1,12 +1,8 @@
 """Export of a run as a repository of the Hugging Face hub: what other people run, a card, and the run itself.
 
-``transformers`` has a class for every network of timm with a linear head, ``TimmWrapperForImageClassification``, and
-EfficientNet-Lite is timm's ``tf_efficientnet_lite``: such a run becomes ``config.json``, ``model.safetensors`` and
-``preprocessor_config.json``, and ``transformers.pipeline`` gives its scores. Any other run (another head, several views
-of an image, another network) would need code of ours there, which nobody should trust: it becomes an ONNX file.
-
-The folder ``labelgap`` holds what ``labelgap.open_run("hf://owner/name")`` needs: the settings, the measures and the
-whole network. No image, label or folder of the data is in it.
+A network of timm with a linear head becomes files for ``transformers``; any other would need code of ours there, which
+nobody should trust, and becomes an ONNX file. The folder ``labelgap`` holds what
+``labelgap.open_run("hf://owner/name")`` needs. No image, label or folder of the data is in it.
 """
 
 from __future__ import annotations
@@ -93,14 +89,7 @@ class HubFolder:
 
 
 def export_huggingface(run: Run, folder: str | os.PathLike[str], *, card: str = "", force: bool = False) -> HubFolder:
-    """Write a run as a repository of the hub.
-
-    Args:
-        run: finished.
-        folder: a new or an empty one.
-        card: the model card of the run, which becomes ``README.md`` with a section on how to use the files.
-        force: replace the files of an earlier export; other files stay.
-    """
+    """Write a run as a repository of the hub, with its model ``card``; other files of the folder stay."""
     _ = run.thresholds  # raises where the run is not finished
     path = Path(folder)
     if path.exists() and not (path.is_dir() and (force or not any(path.iterdir()))):

@@ -1,7 +1,4 @@
-"""Export of a run as a model of MLflow, which ``mlflow.pyfunc.load_model`` opens and ``mlflow models serve`` serves.
-
-A file of code beside the ONNX export runs it: nothing is pickled, and a server needs neither labelgap nor PyTorch.
-"""
+"""Export of a run as a model of MLflow: a file of code beside the ONNX export runs it, without labelgap or PyTorch."""
 
 from __future__ import annotations
 

@@ -17,13 +17,7 @@ from labelgap.training.run import Run
 
 
 def export_pt2(run: Run, path: str | os.PathLike[str], *, force: bool = False) -> Path:
-    """Write a run's network as ``.pt2``, with ``preprocess.json`` in it; see ``export_onnx`` for inputs and outputs.
-
-    Args:
-        run: finished.
-        path: the file.
-        force: replace an existing file.
-    """
+    """Write a run's network as ``.pt2``, with ``preprocess.json`` in it; see ``export_onnx`` for inputs and outputs."""
     file, graph = Path(path), ExportGraph(deepcopy(run.model).cpu()).eval()
     if file.suffix != ".pt2" or (file.exists() and not force):
         raise InputError(f"{file}: the file name must end in .pt2, and an existing file is replaced with --force only.")

@@ -1,8 +1,6 @@
 """Files of labels: CSV and Parquet, wide or lists, with every problem reported at once.
 
-``formats`` turns a file into rows of cells (a ``RawTable``), and rows into a file of the same format; ``parse`` reads
-rows by the ``layout`` of the table into a ``TableFile``; ``classes`` has the names and the hierarchy of classes;
-``rewrite`` changes labels. Importing the package registers the formats of ``LabelTable.from_csv`` and its relatives.
+Importing the package registers the formats of ``LabelTable.from_csv`` and its relatives.
 """
 
 from labelgap.labels.io.formats import read_csv, read_csv_table, read_parquet, read_table, write_csv, write_table

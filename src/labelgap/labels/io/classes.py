@@ -43,11 +43,7 @@ def resolve_class_names(options: TableOptions) -> dict[str, str]:
 def apply_class_options(
     table: LabelTable, options: TableOptions, names: Mapping[str, str], written: Iterable[str]
 ) -> tuple[LabelTable, Revisions, list[Finding]]:
-    """Select the classes in ``options.classes``, and add the labels that the hierarchy implies.
-
-    ``written`` are the classes as the file has them; the table has them by their final ``names``. Returned are the
-    table, the revisions that the hierarchy added to it, and what was done.
-    """
+    """Select ``options.classes`` of a table, whose names in the file are ``written``, and add the implied labels."""
     findings: list[Finding] = []
     known = {*written}
     for old, new in options.rename.items():
@@ -199,11 +195,7 @@ def is_near_spelling(one: str, other: str) -> bool:
 
 
 def _near_spellings(counts: Mapping[str, int], written: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str]]:
-    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these.
-
-    A name that occurs once is rare beside any that does not. Names are keys, which may be ``written`` in several ways:
-    the s of "hors" is no plural.
-    """
+    """Yield every rare name that differs in one letter from a frequent one, with the most frequent of these."""
     frequent: dict[str, str] = {}  # also by every form without a letter, so that the work grows with the letters
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
         if not _MIN_LETTERS_ONCE <= len(name) <= _MAX_LETTERS:
@@ -251,9 +243,8 @@ _MAX_PER_LABEL: Final = 100
 def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple[Revisions, int, tuple[str, ...]]:
     """Find the labels that follow from "child present, so parent present", over any number of generations.
 
-    A name that is no class still connects others: from dog to animal through canine. A cycle is an error.
-    Returned are the revisions of unknown labels to PRESENT, how many labels are absent although a descendant is present
-    (they stay absent), and the children and parents that are no class of the table.
+    Returned are the revisions of unknown labels, how many labels are absent although a descendant is present (they stay
+    so), and the names that are no class of the table, which connect others all the same.
     """
     children: dict[str, set[str]] = {}
     for child, parent in pairs:

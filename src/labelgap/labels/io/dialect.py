@@ -1,8 +1,4 @@
-"""The encoding and the delimiter of a CSV.
-
-Both are detected unless the user gives them, and the findings report what was detected. A file that is partly UTF-8 and
-partly not is refused: in either encoding some of its names would be silently wrong.
-"""
+"""The encoding and the delimiter of a CSV, detected and reported; a file that is partly UTF-8 is refused."""
 
 from __future__ import annotations
 
@@ -70,9 +66,8 @@ def detect_dialect(
 def _find_header(
     lines: Sequence[str], delimiters: Sequence[str], is_header: Callable[[list[str]], bool]
 ) -> tuple[int, str | None]:
-    """Return how many lines before the header are a title or a comment, and the delimiter of the header.
-
-    Such a line has one cell at most, or a "#" in front. (0, None) where the first line may be the header.
+    """Return how many lines of one cell, or with "#", come before the header, and its delimiter; (0, None) where
+    unclear.
     """
     if any(is_header(_cells(line, delimiter)) for line in lines[:1] for delimiter in delimiters):
         return 0, None
@@ -215,10 +210,7 @@ _TOO_LONG: Final = f"a cell has more than {csv.field_size_limit():,} characters"
 def read_records(
     file: TextIO, delimiter: str, skip: int, problems: ProblemList
 ) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield the number of the first line, the cells and the lines of every record; add what is none to the problems.
-
-    Time and memory grow with the size of the file, whatever is in it: a quote that is never closed ends the reading.
-    """
+    """Yield the number of the first line, the cells and the lines of every record; add what is none to the problems."""
     for _ in range(skip):
         file.readline()
     lines: list[str] = []  # of the current record
@@ -247,10 +239,8 @@ def read_records(
 def split_records(
     file: TextIO, delimiter: str, skip: int, problems: ProblemList, padded: list[int] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the cells of every record that is not blank; add what is no record to the problems.
-
-    Blanks around a cell are removed, and the apostrophe that ``quote_formula`` puts before a formula. ``padded`` gets
-    the lines whose cells have blanks at their end.
+    """Yield the first line and the stripped cells of every record that is not blank; problems and ``padded`` lines are
+    added.
     """
     for number, written, lines in read_records(file, delimiter, skip, problems):
         cells = [cell.strip() for cell in written]
@@ -269,10 +259,7 @@ def _recorded(file: TextIO, lines: list[str]) -> Iterator[str]:
 
 
 def _last_quote(record: str, delimiter: str) -> tuple[int | None, bool]:
-    """Return in which line of a record its last quoted cell begins, or None, and whether the quote is closed.
-
-    The search ends where the record does: at a closing quote that is followed by other text.
-    """
+    """Return in which line of a record its last quoted cell begins, or None, and whether the quote is closed."""
     opened, closed, mark = None, True, re.escape(delimiter)
     for cell in re.finditer(rf'(?:^|(?<=[{mark}\r\n]))"(?:[^"]++|"")*+("?)(?=([{mark}\r\n]|$)?)', record):
         opened, closed = record.count("\n", 0, cell.start()), bool(cell[1])

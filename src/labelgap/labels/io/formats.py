@@ -89,10 +89,7 @@ _UNPLAIN: Final = (*b"\"'|[]\x7f", *(b" ,", b", ", b" ;", b"; ", b" \n", b"\n ",
 
 
 def _read_plain_lists(file: RawTable, options: TableOptions, check_image: CheckImage) -> TableFile | None:
-    """Read a CSV ``image,present[,absent]`` with ";" between names by its columns, several times as fast as by rows.
-
-    None where anything in it asks for care, or is wrong: then the rows are parsed.
-    """
+    """Read a plain CSV ``image,present[,absent]`` by its columns, several times as fast as by rows; None for others."""
     careful = options.rename or options.aliases or options.ignore_columns or options.zeros != "absent"
     if careful or options.separator not in (None, ";") or file.dialect is None or file.dialect.delimiter != ",":
         return None
@@ -308,10 +305,8 @@ def read_parquet(
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file that anybody may have made; what cannot be read is an ``InputError``, in the block as well.
-
-    Texts are read as dictionaries, so that one that occurs a million times is in memory once. A file that claims to be
-    far larger than it is when it is unpacked is refused before it is.
+    """Open a Parquet file that anybody may have made, texts as dictionaries; one that claims to be far larger is
+    refused.
     """
     try:
         if not path.is_file():  # opening a pipe would wait for ever
@@ -440,11 +435,7 @@ EditRow = Callable[[int, list[Cell]], list[Cell] | None]
 
 @dataclass(frozen=True)
 class RawTable:
-    """A file of labels as rows of cells: what is parsed, and what is written again in its own format.
-
-    ``classes`` are all classes of a table of lists, where the file has such a list; ``dialect`` is that of a CSV, None
-    for Parquet.
-    """
+    """A file of labels as rows of cells: what is parsed, and what is written again in its own format."""
 
     path: Path
     dialect: Dialect | None = None
@@ -456,10 +447,7 @@ class RawTable:
         return "row" if self.dialect is None else "line"
 
     def rows(self, problems: ProblemList | None = None, padded: list[int] | None = None) -> Generator[Row, None, None]:
-        """Yield the header, then the number and the cells of every row that is not blank.
-
-        Rows that cannot be split into cells are left out, and added to ``problems``; ``padded``: see ``split_records``.
-        """
+        """Yield the header, then number and cells of every row that is not blank; others are added to ``problems``."""
         if self.dialect is None:
             with open_parquet(self.path) as file:
                 yield from rows_of_cells(file)
@@ -481,9 +469,7 @@ class RawTable:
     ) -> None:
         """Write the table with other columns, edited rows and ``appended`` ones in its own format, atomically.
 
-        A CSV keeps delimiter, encoding, byte order mark, line ends, titles and blank lines, and a row without a change
-        its text, letter by letter (with ``strip`` without blanks at the end of its cells). Parquet keeps the types of
-        columns and all values whose cells do not change; ``classes`` replace its list of classes.
+        A row of a CSV without a change keeps its text, letter by letter; Parquet keeps the types of columns.
         """
         if self.dialect is None:
             table = self._edited(columns, edit, classes, appended)

@@ -1,8 +1,4 @@
-"""Cells and layouts of a table of labels: what the cells of a row say, and how they are made to say something else.
-
-A table has a column per class (``WideLayout``) or lists of classes (``ListLayout``). Reading, ``--fix`` and ``labelgap
-apply`` ask the layout what a row says; the latter two write labels in the notation that the table has.
-"""
+"""Cells and layouts of a table of labels: what the cells of a row say, and how they are made to say something else."""
 
 from __future__ import annotations
 
@@ -40,11 +36,9 @@ UNCERTAIN: Final = 2
 
 
 class CellParser:
-    """Parses the cells of a wide table, and records their spellings.
+    """Parses the cells of a wide table, and records their spellings; a 0 is ``zero``, absent or unknown.
 
-    Present is 1, 1.0, TRUE, yes or x; absent is 0, 0.0, FALSE or no, or unknown where 0 only means that nobody tagged
-    it (``zero``); unknown is blank, ?, NA, NaN or null; in any case. Anything else is no state; −1 neither, since it
-    means absent in other tools, unless it is asked for as UNCERTAIN.
+    −1 is no state, since it means absent in other tools, unless it is asked for as UNCERTAIN.
     """
 
     def __init__(self, zero: int = ABSENT, *, uncertain: bool = False) -> None:
@@ -105,10 +99,7 @@ def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> s
 
 
 class TagLists:
-    """Cells that list classes, ``cat;dog``, with ``|`` or ``,`` as well, or ``['cat', 'dog']``: read and written.
-
-    The separator is detected from all cells when None is given; never a blank, since class names contain blanks.
-    """
+    """Cells that list classes, ``cat;dog``, ``|``, ``,`` or ``['cat', 'dog']``; a separator of None is detected."""
 
     def __init__(self, separator: str | None, cells: Iterable[Cell] = ()) -> None:
         self._texts = [cell for cell in cells if cell and isinstance(cell, str)]

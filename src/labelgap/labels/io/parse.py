@@ -1,9 +1,4 @@
-"""Parse the rows of a file of labels: the same rules for CSV and Parquet, all problems in one error.
-
-Wide: ``image,[split],class…`` with 1 (present), 0 (absent) or blank (unknown) in the cells; TRUE, yes, x work as well.
-Lists: ``image,[split],present,[absent]`` with a separator between names, never escaped; a class in neither list is
-unknown. A column ``group`` says which images belong together. Blanks around a cell or a name are ignored.
-"""
+"""Parse the rows of a file of labels: the same rules for CSV and Parquet, all problems in one error."""
 
 from __future__ import annotations
 
@@ -71,11 +66,7 @@ _PHOTO_NAME: Final = re.compile(r"[^.\s]\.(?:jpe?g|png|webp|gif|bmp|tiff?|heic|a
 
 @dataclass(frozen=True)
 class HeaderColumns:
-    """The header, its line, the indices of the columns of each kind, and the names of those that are ignored.
-
-    Where no column is called ``image``, which is a problem, ``probable_image`` is the only one that holds names of
-    files. ``class_columns``, with a class each, are none beside the lists ``present`` and ``absent``.
-    """
+    """The header, its line, and the indices of the columns of each kind; lists come before ``class_columns``."""
 
     line: int
     header: Sequence[str]
@@ -139,11 +130,7 @@ def parse_header(
     problems: ProblemList,
     sample: Sequence[Sequence[Cell]],
 ) -> HeaderColumns:
-    """Find the reserved columns, those of classes (``names``: their final names), and those to ignore.
-
-    ``line`` is 0 in files without lines; ``sample`` are the cells of the first ``SAMPLE_ROWS`` rows. Problems that do
-    not prevent reading the rows are added to ``problems``.
-    """
+    """Find the reserved columns, those of classes (``names``: their final names), and those to ignore."""
     path, known, ignored_names = problems.path, {*header}, {*options.ignore_columns}
     if not header:
         raise InputError(f"{path} is empty: it needs a header line such as image,cat,dog and a row per image.")
@@ -317,11 +304,7 @@ def parse_rows(
     findings: Sequence[Finding] = (),
     allow_unlabeled: bool = False,
 ) -> TableFile:
-    """Parse the rows of a file that are not blank, the header first, or raise one error with all problems.
-
-    The producer of ``rows`` adds to ``problems`` the rows that cannot be split into cells. ``classes`` are all names of
-    a table of lists; those that occur, sorted, when None.
-    """
+    """Parse rows, the header first, or raise one error with all problems; ``classes`` are all names of lists."""
     path = problems.path
     line, header = next(rows, (0, []))
     problems.refuse()
@@ -413,11 +396,7 @@ def refuse_problems(problems: ProblemList, counts: Mapping[str, int]) -> None:
 
 @dataclass
 class _RowParser:
-    """The columns, and the images, splits, groups, lines and problems so far; of repeated images both lines.
-
-    ``names`` are the final names of classes, ``index`` the column of a class in the table by its name as written,
-    ``split_names`` other names of the splits, ``headers`` the lines in which the header is repeated.
-    """
+    """The columns, and the images, splits, groups, lines and problems so far; ``names`` are the final ones."""
 
     options: TableOptions
     check_image: CheckImage
@@ -476,10 +455,7 @@ class _RowParser:
             yield line, cells
 
     def parse(self, rows: Iterable[Row], layout: WideLayout | ListLayout, stored: Sequence[str] | None) -> LabelTable:
-        """Collect the labels of checked rows; ``stored`` are the names of all classes, where the file has these.
-
-        Rows repeat a few statements: these are numbered, and each is looked at once.
-        """
+        """Collect the labels of checked rows; rows repeat a few statements, and each is looked at once."""
         said: defaultdict[Statement, int] = defaultdict(count().__next__)
         numbers, ends = array("i"), array("q", [0])
         for _, cells in rows:

@@ -1,11 +1,7 @@
-"""Write a table of labels again with some labels changed, in its own format.
+"""Write a table of labels again with some labels changed, in its own format; other rows stay letter by letter.
 
-Lists stay lists and wide tables stay wide; rows, columns, delimiter, encoding, line ends, spellings and the separator
-of lists are those of the source. A row of a CSV without a changed label is copied as it is, letter by letter.
-
-Three things the source may have no room for: lists without a column ``absent`` get one where a label became absent; in
-a wide table whose 0 means unknown, such cells become blank, so that 0 can say absent; and a class that is new gets a
-column at the end of a wide table, unknown where no label of it changes. New images become rows at the end.
+Three things the source may have no room for: lists without a column ``absent`` get one; in a wide table whose 0 means
+unknown, such cells become blank; and a new class gets a column at the end of a wide table.
 """
 
 from __future__ import annotations
@@ -39,11 +35,7 @@ class NewImage(NamedTuple):
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """What a table could not hold as it was.
-
-    Whether lists got a column of absent classes; whether 0 meant unknown, and is absent in the new table; and how many
-    labels should become unknown and stayed, since a class that is not listed is absent.
-    """
+    """What a table could not hold: a column of absent classes, 0 for absent, labels that a list cannot make unknown."""
 
     absent_added: bool
     zeros_cleared: bool
@@ -59,10 +51,7 @@ def rewrite_table(
     added: Sequence[str] = (),
     images: Sequence[NewImage] = (),
 ) -> RewriteResult:
-    """Write a table again with some labels changed; it was read with the same options, so it has no problems.
-
-    ``added`` are classes that the table does not have yet, ``images`` those that it gets, whose labels are ``changes``.
-    """
+    """Write a table again with some labels changed, classes and ``images`` added, read with the same options."""
     editor = _LabelEditor(source, changes, options, added)
     classes = None if source.classes is None else list(dict.fromkeys([*source.classes, *added]))
     appended = [editor.edit(0, editor.new_row(image)) for image in images]

@@ -22,11 +22,7 @@ MAX_PROBLEMS: Final = 10_000
 
 
 class ProblemList:
-    """Collects the problems of a file, and raises them; ``unit`` is what lines count, "row" in files without lines.
-
-    ``fixable`` says whether ``labelgap inspect --fix`` can clean the file; a problem that prevents it sets this to
-    False.
-    """
+    """Collects the problems of a file, and raises them; ``unit`` is what lines count, "row" in files without lines."""
 
     def __init__(self, path: Path, unit: str = "line") -> None:
         self.path = path
@@ -69,10 +65,7 @@ class ProblemList:
         return tuple(self._found)
 
     def refuse(self, outcome: str = "nothing was trained", notes: Sequence[str] = ()) -> None:
-        """Raise one error with all problems, which says the outcome and the notes; nothing when there are no problems.
-
-        Without a unit a message names its place: the same one again is of a file that was read again.
-        """
+        """Raise one error with all problems, which says the outcome and the notes; nothing when there are none."""
         if self._found:
             found = self._found if self.unit else {each.message: each for each in reversed(self._found)}.values()
             raise ProblemsError(self.path, list(found), outcome, unit=self.unit, fixable=self.fixable, notes=notes)
