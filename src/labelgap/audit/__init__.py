@@ -1,9 +1,4 @@
-"""Find the unknown labels that are probably present, and the known labels that look wrong.
-
-Models that have not seen an image's labels score it (out-of-fold heads or networks). A calibration makes the scores of
-all classes comparable. The highest-scoring unknown labels become candidates, ranked and written to
-``candidates.parquet``, which the review page reads.
-"""
+"""Find the unknown labels that are probably present, and the known labels that look wrong."""
 
 from __future__ import annotations
 

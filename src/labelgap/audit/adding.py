@@ -1,8 +1,7 @@
 """More images for a finished run: its table joined with theirs, its head fitted anew, its audit made again.
 
-The run is trained and audited in a folder inside of the old one, and then takes its place at once: killed at any
-moment, the old or the new run is there, whole. The decisions of a review stay where they are. They name an image and a
-class, and so hold for the new run too; only the random draw of the old audit says nothing about the new images.
+The run is trained in a folder inside of the old one, and then takes its place at once. Decisions name an image and a
+class, and so hold for the new run too.
 """
 
 from __future__ import annotations

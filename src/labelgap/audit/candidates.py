@@ -1,10 +1,4 @@
-"""The candidates of an audit: how they are ranked, and ``candidates.parquet``, which keeps them for the review page.
-
-To read the file takes no PyTorch.
-
-``review.json`` stands beside it in a folder that is no run, and says what the candidates were taken from. It is signed,
-since it names data.
-"""
+"""The candidates of an audit, how they are ranked, and ``candidates.parquet``; to read it takes no PyTorch."""
 
 from __future__ import annotations
 
@@ -54,11 +48,7 @@ class CandidateLimits:
 
 @dataclass(frozen=True, eq=False)
 class CandidateList:
-    """Candidates of one kind in the order of their ranks; each array is ``(C,)``.
-
-    ``rows`` are image numbers, counted over all splits; ``columns`` class numbers; ``scores`` are calibrated, from 0 to
-    1; ``observed`` are the codes of the observed labels.
-    """
+    """Candidates of one kind by rank, ``(C,)``: image numbers over all splits, classes, scores and observed codes."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.integer[Any]]
@@ -82,11 +72,7 @@ class CandidateList:
 
 @dataclass(frozen=True, eq=False)
 class MissingEstimate:
-    """How many unknown labels are present, estimated before a review.
-
-    ``by_class`` ``(K,)`` is the sum of the scores of each class's unknown labels, ``known`` ``(K,)`` are known present
-    ones; ``range`` and ``spread`` are those of the calibration.
-    """
+    """How many unknown labels are present, estimated before a review; ``by_class`` is the sum of their scores."""
 
     by_class: NDArray[np.float64]
     known: NDArray[np.int64]
@@ -114,10 +100,7 @@ class MissingEstimate:
 
 @dataclass(frozen=True, eq=False)
 class CandidateRanking:
-    """Missing labels, those that look wrong, and random ones in the order of their draw.
-
-    There is no estimate where too few labels are known.
-    """
+    """Missing labels, those that look wrong, and random ones in the order of their draw; maybe an estimate."""
 
     missing: CandidateList
     wrong: CandidateList
@@ -145,20 +128,10 @@ def rank_candidates(
 ) -> CandidateRanking:
     """Rank the unknown labels of some splits by the probability that they are present.
 
-    Images are scored in blocks: no array of the size images × classes is held. Small data are scored twice, to
-    calibrate and to rank; where the calibration sees only a sample, once more between the two, to count.
-
-    Args:
-        tables: labels of each split.
-        scorers: one for each run.
-        max_sampled: largest number of scores of unknown labels for the calibration.
-        advance: called with the number of images of each block.
-        reviewed: labels that a person decided, ``row · K + class``. None looks wrong, and the calibration takes them as
-            unknown: it needs the labels as they were tagged, and people decide the most probable ones first.
-        priors: how many of the last scorers are priors, standardized for each class, and no runs.
-
-    A known label *looks wrong* if the label model finds that more probable than not: ``label_model.ErrorModel``. Its
-    score is the probability that it is present all the same; the least plausible labels come first.
+    Images are scored in blocks, twice to calibrate and to rank; ``max_sampled`` scores calibrate, and with more the
+    blocks are counted between. Labels that a person ``reviewed`` (``row · K + class``) do not look wrong, and are
+    unknown to the calibration: it needs the labels as they were tagged. So many of the last scorers are ``priors``, and
+    no runs. A known label *looks wrong* if ``label_model.ErrorModel`` finds that more probable than not.
     """
     from scipy.special import expit
 
@@ -217,9 +190,8 @@ def rank_candidates(
 class TopCandidates:
     """Keeps the first ``per_class`` candidates of every class and, of those, the first ``limit``, by their keys.
 
-    Half of the limit is divided evenly: the first ``limit // (2 K)`` of every class are kept however low they score, so
-    that rare classes can be reviewed too. Equal keys are ordered by row, then class. The result does not depend on the
-    block size, as long as rows arrive in ascending order. The scores of the lists here are the keys.
+    Half of the limit is divided evenly over the classes, so that rare ones can be reviewed too. The result does not
+    depend on the block size, as long as rows arrive in ascending order.
     """
 
     def __init__(self, classes: int, per_class: int, limit: int) -> None:
@@ -289,10 +261,7 @@ def class_ranks(columns: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 def draw_unknown(
     tables: Collection[LabelTable], count: int, seed: int = 0
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw unknown labels of several tables uniformly, without replacement, in random order: rows and class numbers.
-
-    Rows are counted over all tables. No array of the size rows × classes is made.
-    """
+    """Draw unknown labels of several tables uniformly, without replacement, in random order: rows and class numbers."""
     ends = np.cumsum(np.concatenate([len(table.classes) - np.diff(table.starts) for table in tables]))
     total = int(ends[-1]) if len(ends) else 0
     random = numpy_generator(seed, "random candidates")
@@ -314,10 +283,7 @@ def draw_unknown(
 
 
 def nth_unknown(table: LabelTable, rows: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class number of the n-th unknown label (from 0) of each row.
-
-    The known classes c₀ < c₁ < … of a row leave its n-th unknown label at n + #{i : cᵢ − i ≤ n}.
-    """
+    """Return the class number of the n-th unknown label (from 0) of each row: n + #{i : cᵢ − i ≤ n}, c the known."""
     width = len(table.classes) + 1
     order = np.arange(len(table.columns)) - np.repeat(table.starts[:-1], np.diff(table.starts))
     gaps = table.rows * width + table.columns - order
@@ -483,10 +449,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 def read_candidates(path: Path) -> pa.Table:
-    """Return the candidates of a file in the columns and types of ``COLUMNS``; ``RunError`` where they are damaged.
-
-    Every cell is filled; a score is NaN where no model gave one.
-    """
+    """Return the candidates of a file in ``COLUMNS``, a score NaN for none; ``RunError`` where they are damaged."""
     check_files(path.parent, [path.name])
     table = read_table(path, COLUMNS, remedy=REMEDY)
     score = table["score"].fill_null(math.nan)
@@ -547,10 +510,7 @@ _Name = Annotated[str, StringConstraints(min_length=1, max_length=32_000)]
 
 
 class StoredReview(BaseModel, extra="forbid", frozen=True):
-    """The data of a review without a run of its own: of random images, or of the audit of several runs.
-
-    ``split``, ``images`` and ``seed`` are of the draw, from the first ``of`` images; None for an audit.
-    """
+    """The data of a review without a run of its own: of random images (``split`` …), or of the audit of some runs."""
 
     format: Literal[1]
     data: Annotated[StoredRecipe, Field(min_length=1)]

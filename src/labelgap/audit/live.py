@@ -125,11 +125,7 @@ def fit_decisions(
     present: NDArray[np.bool_],
     classes: int,
 ) -> DecisionHeads:
-    """Fit the heads to decided labels, each array ``(M,)``: a function of these alone, not of an earlier fit.
-
-    ``audited`` are the log-odds of the audit, out-of-fold. The time grows with the decisions, not with images or
-    classes: a product of ``(M, MAX_DIRECTIONS)`` for each of at most ``MAX_ITERATIONS`` steps of L-BFGS.
-    """
+    """Fit the heads to decided labels ``(M,)``, of these alone; ``audited`` are their out-of-fold log-odds."""
     offset, weight = np.zeros(classes, dtype=np.float32), np.zeros((classes, len(scale.mean)), dtype=np.float32)
     if not len(rows):
         return DecisionHeads(1.0, offset, weight)
@@ -186,11 +182,7 @@ class Decisions:
 
 @dataclass(frozen=True, eq=False)
 class LiveRanking:
-    """Open candidates in the order in which to decide them.
-
-    ``model`` is the digest of the heads, empty for the random draw, which no model orders; ``decisions`` is how many
-    they have learned from. The scores are probabilities: their sum is how many are expected to be present.
-    """
+    """Open candidates in the order in which to decide them, with probabilities; ``model`` is a digest of the heads."""
 
     aim: Aim
     model: str
@@ -207,19 +199,11 @@ def rank_open(
     *,
     limit: int | None = None,
 ) -> LiveRanking:
-    """Learn from the decisions, and rank the candidates that are still open.
+    """Learn from the decisions, and rank the candidates that are still open: a function of the arguments alone.
 
-    A function of its arguments alone: the same decisions, in any order, give the same heads and the same ranking.
-    Labels that were observed, and decided labels that look wrong, are not learned from.
-
-    Args:
-        features: the features of all images.
-        candidates: the candidates of the audit, with its scores: missing labels, or for "random" its draw in order.
-        decisions: on candidates of any list.
-        classes: K.
-        aim: "missing", the most probable first; "classifier", uncertain ones that differ from each other, every class
-            in turn; "random", the draw as it is: what it estimates would be biased otherwise.
-        limit: how many; when None all, or ``DIVERSE_LIMIT`` for the aim "classifier".
+    Observed labels, and decided ones that look wrong, are not learned from. The aim is "missing", the most probable
+    first; "classifier", uncertain ones that differ from each other, every class in turn; or "random", the draw as it
+    is.
     """
     if aim not in AIMS:
         raise InputError(f"aim {aim!r}: it must be {', '.join(AIMS[:-1])} or {AIMS[-1]}.")
@@ -260,10 +244,7 @@ def _diverse_order(
     odds: NDArray[np.float64],
     limit: int,
 ) -> NDArray[np.int64]:
-    """Return positions: one candidate of every class in turn, each uncertain and unlike those before it of its class.
-
-    The key of a candidate is its ``learning_value`` times the squared distance to the nearest chosen one of its class.
-    """
+    """Return positions: one candidate of every class in turn, each uncertain and unlike those before of its class."""
     value = learning_value(odds)
     order = np.lexsort((columns, rows, -value, columns))
     parts = np.split(order, np.flatnonzero(np.diff(columns[order])) + 1)

@@ -1,14 +1,9 @@
 """The audit of predictions in parts: what ``find_missing`` does, of more images than one machine should hold.
 
-Parts are read one at a time, in their order. Kept are the known labels with their scores (about 24 bytes an image and
-47 a known label), a sample of the other scores, of fixed size, histograms of all of them, and the best candidates of
-every class: each part adds to these, and what a part drops no other part brings back. So the candidates and the
-estimate are those of the local audit.
-
-Where the parts have features, and the run is a linear one, the heads of folds score them, as in the local audit.
-Otherwise the scores of the run itself count, calibrated by the known labels of the parts, or as the run has calibrated
-them; they are right for images that it was not trained on, and with others there is no estimate. Labels are those of
-the parts, or of the run's data by the names of the images.
+Parts are read one at a time. Kept are the known labels with their scores, a sample of the other scores, histograms of
+all, and the best candidates of every class, so the result is that of the local audit. Where the parts have features of
+a linear run, the heads of folds score them; otherwise the scores of the run itself count, which are right for images
+that it was not trained on.
 """
 
 from __future__ import annotations
@@ -54,13 +49,7 @@ IMAGES_FILE = "images.parquet"
 
 
 class PartTables(Mapping[str, LabelTable]):
-    """The labels of every part, by its name: those of its images that can be read; and their logits, a ``Scorer``.
-
-    Args:
-        parts: finished predictions.
-        run: whose predictions they are; another run is an error.
-        data: the labels of images by their names, where the parts have none.
-    """
+    """The labels of every part, its own or those of ``data`` by name; and logits by the same run, a ``Scorer``."""
 
     def __init__(self, parts: StoredParts, run: Run, data: Dataset | None) -> None:
         if parts.manifest.predictor != Predictor(run).digest:

@@ -76,10 +76,8 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class HeadScorer:
-    """Linear heads, ``(F, K, D)`` and ``(F, K)``, one for each fold.
-
-    The head of the fold of a training row, ``fold``, has not seen the row. No head has seen the other splits: they get
-    the mean of all heads' logits.
+    """Linear heads, ``(F, K, D)`` and ``(F, K)``, for each ``fold`` of a training row; other splits get the mean
+    logits.
     """
 
     features: Mapping[str, NDArray[Any]]
@@ -125,11 +123,7 @@ def train_head_scorers(
     device: torch.device,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[HeadScorer]:
-    """Train heads of several configurations for each fold, and return a scorer for each configuration.
-
-    Several processes divide the folds, and all get the heads of all folds. Where the training features of a fold do not
-    fit into a quarter of the free memory, its heads learn from a random part of them.
-    """
+    """Train heads of several configurations for each fold, divided over processes; return a scorer for each."""
     folds, width, processes = int(fold.max()) + 1, features["train"].shape[1], world_size()
     max_rows = int(MEMORY_SHARE * available_memory() / (4 * width))
     weight = np.empty((folds, len(configs), len(labels.classes), width), dtype=np.float32)
@@ -164,11 +158,7 @@ class StoredScorer:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Consecutive images with the logits ``(R, B, K)`` of R scorers.
-
-    ``first`` is the number of the first row, counted over all splits; ``known`` are the positions of the known labels,
-    ``row · K + class`` within the block, and ``values`` their codes.
-    """
+    """Consecutive images from ``first`` with the logits ``(R, B, K)`` of R scorers; ``known`` are positions in it."""
 
     first: int
     logits: NDArray[np.float32]
@@ -212,10 +202,7 @@ class FoldNetworks:
         return self.run.path / FOLDER / digest.hexdigest()[:12]
 
     def scorer(self, splits: tuple[str, ...], advance: Callable[[int], None] = lambda count: None) -> StoredScorer:
-        """Train the folds that are not finished, score every image of the splits, and store the logits in files.
-
-        Several processes train and score together, and the first one stores.
-        """
+        """Train the folds that are not finished, in all processes, score every image, and store the logits in files."""
         classes, stored = len(self.data.classes), {}
         if is_main_process():
             make_folder(self.folder)
@@ -386,10 +373,7 @@ def _stored_logits(run: Run, context: AuditContext) -> NDArray[np.float32] | Non
 
 
 def feature_options(config: RunConfig, device: torch.device) -> dict[str, Any]:
-    """Return the options of ``split_features`` for the fixed features of a run.
-
-    For a network that was trained they are computed in the fastest precision.
-    """
+    """Return the options of ``split_features`` for the fixed features of a run, the fastest of a trained network."""
     own = None if config.trains_backbone else config.feature_precision
     return {
         "average_flips": config.protocol == "linear" and config.average_flips,

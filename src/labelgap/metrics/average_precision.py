@@ -144,10 +144,8 @@ def _rankings(scores: Any, codes: Any, average: Average | None) -> tuple[Any, An
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """One cut for every present entry, ordered by ranking and in it by rising score; each array is ``(P,)``.
-
-    ``taken`` are the known entries that score at least as much as it does, ties together; ``hits`` are those among
-    them that are present.
+    """One cut for every present entry, by ranking and rising score, ``(P,)``; ``hits`` of the ``taken`` known are
+    present.
     """
 
     ranking: NDArray[np.int64]
@@ -195,11 +193,7 @@ def _count_lower(ranked: Any, ranking: Any, values: Any) -> Any:
 
 
 def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) -> list[Value]:
-    """Return what the function returns for chunks of R rankings, at least for one, in order, computed on threads.
-
-    A chunk has a bounded number of entries, so that memory does not grow with R, and 8 to 64 rankings where they are
-    long: they are often columns, and memory is read by the cache line.
-    """
+    """Return what the function returns for chunks of R rankings, in order, computed on threads in bounded memory."""
     import torch
 
     columns = max(RANKINGS_AT_ONCE, min(MAX_RANKINGS_AT_ONCE, rankings // 16))
@@ -213,10 +207,7 @@ def map_chunks(function: Callable[[slice], Value], rankings: int, entries: int) 
 
 
 def to_rows(rankings: NDArray[Number]) -> NDArray[Number]:
-    """Return rankings ``(R, M)``, often columns of a larger array, with the entries of each adjacent in memory.
-
-    Blocks are copied that fit the cache: a plain copy of columns reads a cache line, and a page, for every entry.
-    """
+    """Return rankings ``(R, M)`` with the entries of each adjacent in memory, copied in blocks that fit the cache."""
     if rankings.flags.c_contiguous:
         return rankings
     rows = np.empty(rankings.shape, dtype=rankings.dtype)
@@ -227,10 +218,9 @@ def to_rows(rankings: NDArray[Number]) -> NDArray[Number]:
 
 
 def measure_tensors(scores: Tensor, labels: Tensor, average: Average | None, unknown: Unknown) -> Measured | None:
-    """Return the average precision of each ranking, and its known present and known absent entries, ``(R,)`` each.
+    """Return the average precision of each ranking, and its known presents and absents, ``(R,)``, on a device.
 
-    Scores and labels, ``(N, K)``, are on one device; a few rankings are sorted at a time, so memory is bounded. None
-    where they are not valid: the check in main memory says what is wrong.
+    None where scores or labels are not valid: the check in main memory says what is wrong.
     """
     import torch
 

@@ -1,8 +1,4 @@
-"""Bootstrap intervals: how much a metric varies with the images it is measured on.
-
-Images are resampled with replacement, and every metric is computed on each resample. All classes of an image are drawn
-together, since they are not independent, so that the interval of a mean over classes is right too.
-"""
+"""Bootstrap intervals: how much a metric varies with the images it is measured on, of which all classes are drawn."""
 
 from __future__ import annotations
 
@@ -32,11 +28,7 @@ _MIN_SPREAD: Final = 1e-9
 
 @dataclass(frozen=True)
 class Intervals:
-    """The interval of each metric; None where the labels do not support one, and of F1 without decisions.
-
-    ``map`` is the mean of average precision over classes, ``map_samples`` over images; about ``level`` of such
-    intervals contain the true value.
-    """
+    """The interval of each metric; None where the labels do not support one, and of F1 without decisions."""
 
     map: Interval | None
     map_samples: Interval | None
@@ -188,10 +180,9 @@ def bootstrap_weights(images: int, resamples: int, random: np.random.Generator) 
 
 
 def resampled_average_precision(scores: Floats, codes: Codes, weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the mean average precision over classes in every resample, ``(R,)``.
+    """Return the mean average precision over classes in every resample, ``(R,)``, with its weights.
 
-    Equal scores are one step, unknown entries are left out, and so is a class that a resample has no present or no
-    absent image of; NaN where that is every class. The weights, ``(N, R)``, are those of :func:`bootstrap_weights`.
+    A class that a resample has no present or no absent image of is left out; NaN where that is every class.
     """
     counted = np.flatnonzero((codes == PRESENT).any(axis=0) & (codes == ABSENT).any(axis=0))
     values = [WeightedRanking(scores[:, column], codes[:, column])(weights) for column in counted.tolist()]
@@ -199,11 +190,7 @@ def resampled_average_precision(scores: Floats, codes: Codes, weights: NDArray[n
 
 
 class WeightedRanking:
-    """The average precision of one class, with a known present, when every image counts as often as its weight says.
-
-    A resample only changes how often each image counts, so the order is found once; of a resample, only the sums
-    between the cuts at present entries are needed, which a sparse matrix of ones gives for many resamples at a time.
-    """
+    """The average precision of one class when images count by weights; the order is found once for many resamples."""
 
     def __init__(self, scores: Floats, codes: Codes) -> None:
         known = np.flatnonzero(codes != UNKNOWN)

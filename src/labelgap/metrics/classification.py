@@ -52,10 +52,7 @@ class ClassificationMetric(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ConfusionCounts:
-    """Counts of decisions and known labels, for R classes or images; each array is ``(R,)``.
-
-    ``hits`` are predicted present, and present; ``predicted`` are so among the known.
-    """
+    """Counts of decisions and known labels, ``(R,)``; ``hits`` are predicted present, and present."""
 
     hits: NDArray[Any]
     predicted: NDArray[Any]

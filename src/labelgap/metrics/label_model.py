@@ -221,8 +221,7 @@ def ranks_presents(logits: Floats, codes: Codes) -> bool:
 def _histograms(logits: Floats, codes: Codes, present: NDArray[np.int64]) -> tuple[Array, Array]:
     """Return the mean logit of the bins of each class ``(K, G)``, and how many labels of five states are in each.
 
-    Present, present beside another known present label of the image, absent, unknown, and unknown beside one;
-    ``present`` is how many are known of each image.
+    Those are present, present beside another one of the image, absent, unknown, and unknown beside a present.
     """
     beside = present[:, None] > (codes == PRESENT)
     values = logits.astype(np.float64)
@@ -241,19 +240,13 @@ def _histograms(logits: Floats, codes: Codes, present: NDArray[np.int64]) -> tup
 
 
 def stopping_ratio(beside: float, expected: float) -> float:
-    """Return κ, from 0.4 to 1, by how many known present labels stand beside another one, and how many are expected.
-
-    A few pseudo-counts keep κ near 1 where hardly any label stands beside a known one.
-    """
+    """Return κ, from 0.4 to 1, by the known presents beside another one, and how many are expected; few keep it 1."""
     ratio = min(1.0, (beside / INDEPENDENT_RATIO + 2) / (expected + 2))
     return MIN_STOPPING + (1 - MIN_STOPPING) * ratio
 
 
 def fit_label_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> LabelModel:
-    """Fit the model to z of bins ``(K, G)`` and how many labels are in each: present, absent, unknown, ``(3, K, G)``.
-
-    A class without a known label has the mean parameters: perhaps nobody looked for it.
-    """
+    """Fit the model to z of bins ``(K, G)`` and the counts of present, absent and unknown labels, ``(3, K, G)``."""
     return _fit(z, counts, stopping)[0]
 
 
@@ -343,11 +336,7 @@ def _common_spread(problem: _Problem, values: Array, model: LabelModel) -> tuple
 
 
 class _Problem:
-    """Minus the logarithm of the posterior: of four common parameters, then of three of each class.
-
-    Those of a class, standard normal, are what is added to the means of the logit of e, of b + ln e and of the logit
-    of f, divided by their spreads.
-    """
+    """Minus the logarithm of the posterior: of four common parameters, then of three of each class, standard normal."""
 
     def __init__(self, z: Array, counts: NDArray[np.floating[Any]]) -> None:
         self.z, self.counts, self.any_absent = z, counts, bool(counts[1].any())
@@ -386,11 +375,7 @@ class _Problem:
         return float(cost), gradient
 
     def minimize(self) -> Array:
-        """Return parameters at a minimum: a few iterations of L-BFGS, then Newton's method.
-
-        Where scores hardly separate there are two minima: the short steps of L-BFGS stay on the side of the prior's
-        mean, which is not always the lower one; Newton's are few but may go to the other.
-        """
+        """Return parameters at a minimum: L-BFGS, whose short steps stay at the prior's side, then Newton's method."""
         options = {"maxiter": _FIRST_ITERATIONS}
         values = np.asarray(minimize(self, self.start, jac=True, method="L-BFGS-B", options=options).x)
         cost, gradient = self(values)
@@ -500,10 +485,7 @@ def interval(numbers: Counts) -> Counts:
 
 
 def expected_counts(group: Counts, size: Array, log_odds: Array, nodes: Array) -> tuple[Array, Array]:
-    """Return mean and variance of the number of present labels of each class at nodes of s, ``(K, S)`` each.
-
-    Labels come in M sets: ``group`` is the class of each, ascending, with ``size`` labels of the same log-odds.
-    """
+    """Return mean and variance of the presents of each class at nodes of s, ``(K, S)``, from M sets of equal odds."""
     mean, variance = np.zeros_like(nodes), np.zeros_like(nodes)
     for first in range(0, len(group), _SETS_AT_ONCE):
         part = slice(first, first + _SETS_AT_ONCE)
@@ -532,10 +514,7 @@ def round_to_sum(values: Array) -> Counts:
 def draw_shifts(
     answers: Answers, common: tuple[float, float], own: Array | float = CLASS_SPREAD, classes: int = 0
 ) -> ShiftDraws:
-    """Draw from the posterior of s that answers give; a function of its arguments alone.
-
-    ``common`` is the spread of u, downwards and upwards; ``own`` is w, ``(K,)`` or that of all classes.
-    """
+    """Draw from the posterior of s that answers give, with the spreads of u and w; a function of these alone."""
     own = np.broadcast_to(own, classes or np.size(own))[:, None]
     center = _prior_median(common, own)
     nodes, log_weight = _place_nodes(answers.log_likelihood, np.hypot(max(common), own))
@@ -639,10 +618,7 @@ class PlattCalibration:
 
 
 def fit_platt_calibration(logits: NDArray[np.float32], labels: LabelTable | NDArray[np.int8]) -> dict[str, Any] | None:
-    """Find the calibration of a run on logits ``(N, K)`` of held-out images, or out-of-fold, as its summary keeps it.
-
-    None where no class takes part, or where higher logits are not more often present.
-    """
+    """Find the calibration of a run on unseen logits ``(N, K)``; None where higher ones are not more often present."""
     codes = format_labels(labels)
     present, absent = (np.count_nonzero(codes == state, axis=0) for state in (PRESENT, ABSENT))
     supported = present >= MIN_KNOWN_LABELS

@@ -11,11 +11,10 @@ from labelgap.core.errors import InputError
 def pointing_hits(
     points: ArrayLike, box_points: ArrayLike, corners: ArrayLike, *, tolerance: float = 0.0
 ) -> NDArray[np.bool_]:
-    """Return ``(P,)``: whether each point falls inside one of its boxes; points on the edges are inside.
+    """Return ``(P,)``: whether each point ``(P, 2)`` is in one of its boxes, or within ``tolerance`` of one.
 
-    Points, ``(P, 2)`` x and y, are one for each pair of an image and a class that has boxes in it. ``box_points``
-    ``(M,)`` is the number of the point that each box belongs to, ``corners`` ``(M, 4)`` its x0, y0, x1, y1. So many
-    pixels outside of a box as ``tolerance`` still count as a hit; Zhang et al. allow 15, Kim et al. none.
+    ``box_points`` ``(M,)`` is the point that each of the ``corners`` belongs to. Zhang et al. allow 15 pixels, Kim et
+    al. none.
     """
     place = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     of_point, box = np.asarray(box_points, dtype=np.int64), np.asarray(corners, dtype=np.float64).reshape(-1, 4)

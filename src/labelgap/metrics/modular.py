@@ -1,8 +1,6 @@
 """Metrics that are updated batch by batch, in the form of torchmetrics: ``update``, ``compute``, ``reset``.
 
-Each class computes what the function of its name computes on all batches together, kept in main memory until ``reset``.
-Under ``torch.distributed`` every process updates with its own images (shards may be empty), and ``compute``, which all
-processes call, returns the value over the images of all of them.
+Under ``torch.distributed`` every process updates with its own images, and ``compute`` is over those of all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A threshold for each class, with a mark that says how it was chosen.
-
-0.5 suits a calibrated model. A model trained with most labels missing is not calibrated: at 0.5 it predicts too few or
-too many labels as present. The label model makes its scores probabilities, from all classes together, so a threshold
-changes little when one label is added.
-"""
+"""A threshold for each class, with a mark that says how it was chosen: by the label model, of all classes."""
 
 from __future__ import annotations
 
@@ -124,10 +119,7 @@ def _best_expected_f1(chance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _best_cuts(scores: Floats, codes: Codes, columns: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the threshold with the highest F1 of some classes, all of whose labels are known.
-
-    Only a cut at a present entry can be best. The threshold is midway to the next score, in the type of the scores.
-    """
+    """Return the threshold with the highest F1 of fully known classes, midway from a present to the next score."""
     scores, codes = to_rows(scores[:, columns].T), to_rows(codes[:, columns].T)
     cuts = cuts_at_present(scores, codes)
     score = 2 * cuts.hits / (np.count_nonzero(codes == PRESENT, axis=1)[cuts.ranking] + cuts.taken)

@@ -45,10 +45,7 @@ def validate_options(average: object, empty: object, unknown: object = "ignore")
 
 
 def format_scores(scores: Scores) -> Floats:
-    """Convert an array, a tensor on any device, or nested lists to a finite ``(N, K)`` float32 or float64 array.
-
-    float32 stays as it is, narrower floats are widened to it without loss, everything else becomes float64.
-    """
+    """Convert an array, a tensor or nested lists to finite ``(N, K)`` scores, float32 or wider."""
     array = as_array(scores, "scores")
     if array.dtype.kind not in "fiub":
         raise InputError(f"scores must be numbers, not {array.dtype}.")
@@ -116,9 +113,8 @@ def expected_random_precision(
 def supports_accuracy(
     present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]], images: int
 ) -> NDArray[np.bool_]:
-    """Return which classes' known labels, ``(K,)`` of each state, support an accuracy.
-
-    Each state must be known and, unless every label is, random scores must not reach more than ``MAX_CHANCE``.
+    """Return which classes' known labels, ``(K,)`` of each state, support an accuracy: chance is ``MAX_CHANCE`` at
+    most.
     """
     known, chance = present + absent, expected_random_precision(present, absent)
     supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (chance <= MAX_CHANCE))
@@ -138,10 +134,7 @@ def average_over(
     empty: Empty,
     return_counted: bool,
 ) -> Result:
-    """Return the mean over the counted classes (or images), or their values ``(R,)`` where ``average`` is None.
-
-    A class is counted where it has known labels of both states, or always with ``empty="zero"``; else its value is NaN.
-    """
+    """Return the mean over the counted classes (or images), or their values ``(R,)`` where ``average`` is None."""
     counted = np.ones(values.shape, dtype=bool) if empty == "zero" else (present > 0) & (absent > 0)
     count = int(np.count_nonzero(counted))
     if average is None:

@@ -1,7 +1,4 @@
-"""The contract of a backbone: images in; feature maps, and the vector they are pooled to, out.
-
-A backbone states what images it takes (``input_spec``) and where its weights come from (``source``, ``license``).
-"""
+"""The contract of a backbone: images in; feature maps, and the vector they are pooled to, out."""
 
 from __future__ import annotations
 

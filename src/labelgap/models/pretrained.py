@@ -1,7 +1,6 @@
 """The weight files of timm's and open_clip's models: from the local cache, or downloaded.
 
-The hub's library retries five times with growing pauses before it reports that there is no network. Here the local
-cache comes first, without any request; then one request with a short timeout decides whether to download.
+One request with a short timeout decides whether to download: the hub's library retries five times.
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ class UnavailableWeightsError(InputError):
 
 
 def pretrained_file(configuration: Any, name: str) -> Path:
-    """Return the file of a model's pretrained weights, from the cache or downloaded; ``name`` is for the errors.
-
-    The configuration has ``hf_hub_id`` or ``url``; ``hf_hub_filename`` is a name, or several of which one exists.
-    """
+    """Return the file of a model's pretrained weights (``hf_hub_id``, ``hf_hub_filename`` or ``url``)."""
     if configuration.hf_hub_id:
         return _from_hub(configuration, name)
     return _from_address(str(configuration.url), name)

@@ -1,7 +1,4 @@
-"""Backbones by name: those of the table, any of timm and open_clip, and classes by their import path.
-
-To list the table takes no PyTorch: networks are imported where they are built.
-"""
+"""Backbones by name: those of the table, any of timm and open_clip, and classes by their import path."""
 
 from __future__ import annotations
 
@@ -145,8 +142,8 @@ def _add_resnet(name: str, parameters: int, summary: str) -> None:
 def resnet50_v1() -> nn.Module:
     """Return a ResNet-50 with random weights whose stages halve the size in the first convolution, as in its paper.
 
-    The weights that He et al. published, and Caffe's and Keras's copies of them, need it; those of torchvision and timm
-    were trained with the stride in the second convolution (v1.5, the backbone `resnet50`) and have the same names.
+    The weights of He et al., and their copies, need it; those of torchvision and timm are v1.5, and have the same
+    names.
     """
     from labelgap.models.timm import import_timm
 

@@ -76,10 +76,7 @@ def soft_maximum_pool(feature_maps: Tensor, sharpness: float) -> Tensor:
 
 @final
 class ZeroMeanConv(nn.Module):
-    """A 3×3 convolution whose filters are centered before they are used, group norm and ReLU.
-
-    ``outputs`` is a multiple of 8.
-    """
+    """A 3×3 convolution with centered filters, to a multiple of 8 channels, group norm and ReLU."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -1,9 +1,7 @@
 """Weight files of users: read safely, unwrapped, and matched to a network or refused with reasons.
 
-A file is a ``.safetensors``, or tensors written by ``torch.save`` (``.pth``, ``.pt``, ``.ckpt``, ``.bin``), opened with
-``weights_only=True``: no code in it is run. Its checksums are verified, and its tensors must be plain, finite numbers
-that are in the file. The usual wrappers and prefixes of training scripts are removed. The rest must fit exactly, except
-for a classification layer, which a backbone does not have.
+No code in a file is run, its tensors must be plain and finite. The usual wrappers and prefixes are removed; the rest
+must fit exactly, except for a classification layer.
 """
 
 from __future__ import annotations
@@ -128,10 +126,7 @@ def _unwrap(content: Any) -> Mapping[Any, Any]:
 def match_tensors(
     tensors: Mapping[str, Tensor], network: nn.Module, classifiers: Iterable[str] = ()
 ) -> dict[str, Tensor]:
-    """Return the tensors of a network under its names: without a common prefix and without a classifier.
-
-    ``classifiers`` are names of classification layers besides the usual ones.
-    """
+    """Return the tensors of a network under its names: without a common prefix and without ``classifiers``."""
     expected = set(network.state_dict())
     prefix = _common_prefix(tensors, expected)
     found = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

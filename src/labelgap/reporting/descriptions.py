@@ -61,10 +61,7 @@ def describe_data(config: RunConfig) -> list[tuple[str, str]]:
 
 
 def describe_settings(config: RunConfig, *, everything: bool = False, size: int | None = None) -> list[tuple[str, str]]:
-    """Return the settings of a run as pairs of name and text; ``everything``: also those with their default value.
-
-    ``size`` is the image size of the backbone, if it is known.
-    """
+    """Return the settings of a run as pairs of name and text; ``everything``: also those with their default value."""
     first = config.linear_phase() if config.protocol == "linear-init" else None
     adam = "" if first is None else f"{first.epochs} epochs of Adam at {first.lr:g}, batches of {first.batch_size}"
     stops = f"; stops {100 * (config.stop_below or 0):g} points below the best val score"

@@ -158,10 +158,7 @@ class ResultTable:
     joined: Collection[int] = ()  # columns that stand beside the one before, whatever the width
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the title, tables below each other, of as many columns as keep each row on one line, and the notes.
-
-        Headers take several lines where all columns fit so. A label is cut only where there is no room for a column.
-        """
+        """Yield the title, tables of as many columns as keep each row on one line, and the notes."""
         label, sizes = self._widths(options.max_width)
         blocks, room = list[list[int]](), 0
         for group in self._groups():

@@ -1,8 +1,4 @@
-"""The gradient of a loss against one logit, for each state of the label (Zhou et al. 2022, equations 9–11, figure 2).
-
-It is taken by automatic differentiation of the loss that training uses. What a loss does to one entry may depend on the
-other entries of the batch, on the epoch and on earlier epochs, so that all of these are stated in a ``BatchContext``.
-"""
+"""The gradient of a loss against one logit, for each state of a label (Zhou et al. 2022, equations 9–11, figure 2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A table as a paper prints it: methods by data sets, mean ± standard deviation, the best bold, published ones beside.
-
-One model, and every form of it: the terminal, HTML, CSV, Markdown, and LaTeX (a file of its own that compiles; its
-``tabular`` needs booktabs).
-"""
+"""A table as a paper prints it: methods by data sets, mean ± standard deviation, the best bold, published beside."""
 
 from __future__ import annotations
 

@@ -28,10 +28,7 @@ _ENDS: Final = 5
 
 
 def render_model_card(run: Run, data: Dataset | None = None) -> str:
-    """Return the card of a finished run as Markdown; without the data set it was trained on it counts no labels.
-
-    It begins with the YAML metadata of the Hugging Face hub, so that a run folder can be published with it as README.
-    """
+    """Return the card of a finished run as Markdown of the Hugging Face hub; without data it counts no labels."""
     text = str(render_template("model_card.md", **_run_values(run, data), **_data_values(run, data)))
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 

@@ -1,7 +1,7 @@
 """Pages as single files: templates, figures as inline SVG, and the same figures as files for a paper.
 
 A page loads no script, font or other file; the one script that it may contain, which sorts tables, is allowed by its
-hash. Figure files (SVG, PNG, PDF, CSV) are 7 inches wide, with light colors and no font that a reader must have.
+hash.
 """
 
 from __future__ import annotations
@@ -96,10 +96,7 @@ class ResponsiveFigure:
 
 
 class Page:
-    """A page in the making: the data set, whether images may be in it, and the figures that its sections drew.
-
-    ``label_changes`` are training images whose changed labels are shown, instead of some that the section chooses.
-    """
+    """A page in the making: the data set, whether images may be in it, and the figures that its sections drew."""
 
     def __init__(self, data: Dataset | None = None, *, images: bool = True, label_changes: Sequence[str] = ()) -> None:
         self.data, self.images, self.label_changes = data, images, label_changes
@@ -108,10 +105,10 @@ class Page:
     def figure(
         self, name: str, description: str, data: Columns, draw: Callable[..., Figure], *given: Any, shown: bool = True
     ) -> ResponsiveFigure:
-        """Draw a figure for both screens; with ``shown=False`` it is kept for its files alone.
+        """Draw a figure by ``draw(*given, width=…)`` for both screens; with ``shown=False`` it is kept for its files
+        alone.
 
-        Its name is unique in the page: lower-case words with hyphens. The data have a row per point; shares are 0 to 1,
-        also where the figure shows percent. It is drawn by ``draw(*given, width=…)``.
+        Its name is unique in the page. The data have a row per point; shares are 0 to 1.
         """
         if not _NAME.fullmatch(name) or any(each.name == name for each in self.figures):
             raise ValueError(f"{name!r}: a figure has a name of its own, in lower-case words with hyphens")

@@ -1,7 +1,7 @@
 """The style of figures: colors, axes, panels, legends, and their conversion to SVG.
 
-The colors are Okabe and Ito's, which people with any color vision can distinguish; lines also differ in marker or dash.
-In a page every color is a CSS variable, so a figure follows the reader's light or dark theme.
+The colors are Okabe and Ito's; lines also differ in marker or dash. In a page every color is a CSS variable of its
+theme.
 """
 
 from __future__ import annotations
@@ -71,10 +71,7 @@ def make_figure(
 def make_panels(
     count: int, *, width: float, each: float, extra: float = 0.0, wide: int | None = None, narrow: int = 1
 ) -> tuple[Figure, list[Axes], int]:
-    """Return a figure of so many panels, their axes, and how many are side by side: at most ``wide``, or ``narrow``.
-
-    The height is ``each`` for a row of panels, and ``extra``.
-    """
+    """Return a figure of so many panels, their axes, and how many are side by side: at most ``wide``, or ``narrow``."""
     columns = max(min(count, narrow if width <= NARROW else wide or count), 1)
     rows = max(-(-count // columns), 1)
     figure, axes = make_figure(rows, columns, width=width, height=each * rows + extra)
@@ -207,10 +204,7 @@ def add_legend(figure: Figure, columns: int | None = None, lines: Sequence[Line2
 
 
 def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
-    """Return a figure as SVG for a page, with the fonts and the color variables of the page.
-
-    Every id gets ``prefix``, so that ids are unique in a page; ``description`` is the alternative text.
-    """
+    """Return a figure as SVG with the fonts and color variables of the page; ``prefix`` makes its ids unique."""
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's fonts have it

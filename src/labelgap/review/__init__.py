@@ -1,9 +1,4 @@
-"""The review of candidate labels: a local web page where people decide, and what is done with the decisions.
-
-``open_review_folder`` opens an audited run or a review of random images, ``Review`` joins its candidates with the
-decisions so far, ``server.serve`` shows the page, ``decisions`` returns the result as revisions, and ``apply`` writes
-a table with them.
-"""
+"""The review of candidate labels: a local web page where people decide, and what is done with the decisions."""
 
 from __future__ import annotations
 

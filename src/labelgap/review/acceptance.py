@@ -59,10 +59,10 @@ class AcceptedLabels(NamedTuple):
 
 
 def most_wrong(size: int, answers: Numbers, wrong: Numbers, precision: float, error: float = _ERROR) -> Numbers:
-    """Return how many labels of a set may be wrong, by each of several counts of random answers, ``(M,)``.
+    """Return how many labels of a set may be wrong, by several counts of random answers, with ``error`` at most,
+    ``(M,)``.
 
-    Whatever the true number is, and however often one looks, it is larger with a probability of ``error`` at most. The
-    ``precision`` that is demanded shapes the prior: where the bound is tightest.
+    The ``precision`` that is demanded shapes the prior: where the bound is tightest.
     """
     total, rest = np.arange(size + 1), _PRIOR / (1 - precision)
     prior = gammaln(size - total + rest) - gammaln(size - total + 1)  # beta-binomial, the parameters 1 and `rest`

@@ -1,12 +1,8 @@
 """Apply decisions: the observed labels with the reviewers' decisions over them, and a list of who decided what.
 
-The table is written in the format that the data have: a CSV or Parquet file of labels keeps its layout, columns and row
-order (``labelgap.labels.io.rewrite``). Decisions of several reviews are merged; where two contradict each other, the
-newer one counts. Only decisions of people are applied unless other sources are named, or labels of the machine were
-accepted. A class that people added joins the table; it is unknown wherever nobody decided.
-
-Beside the table, ``NAME.provenance.csv`` lists every label that a person decided, now or for an earlier table, and
-every label that a model changed.
+A CSV or Parquet file of labels keeps its layout, columns and row order. Decisions of several reviews are merged; where
+two contradict each other, the newer one counts. ``NAME.provenance.csv`` lists every label that a person decided, now or
+before, and every one that a model changed.
 """
 
 from __future__ import annotations
@@ -50,10 +46,7 @@ class RevisedLabel:
 def merge_decisions(
     folders: Sequence[ReviewFolder], decided: Sequence[Sequence[tuple[str, Revision]]]
 ) -> tuple[list[RevisedLabel], int]:
-    """Return one decision for each label, the newest, in the order of time; and how many labels have contradictions.
-
-    An image that has moved to another split since is found by its name.
-    """
+    """Return the newest decision for each label, by time, found by image name; and how many contradicted."""
     data = folders[0].data
     places = [(split.name, {*split.labels.images}) for split in data.splits]
     spelling = {fold_name(name): name for name in data.classes}
@@ -73,10 +66,8 @@ def merge_decisions(
 
 
 def _class_names(data: Dataset, path: Path, decided: set[str], spelling: dict[str, str]) -> dict[str, str]:
-    """Return the names that the decided classes of the review in a folder have in the table.
-
-    A class that a review added is that of the table where the names differ in case, blanks or Unicode's forms; of two
-    reviews that added it, the first one's ``spelling`` counts, by folded name.
+    """Return the names that the decided classes of the review in a folder have in the table; the first ``spelling``
+    counts.
     """
     names = {name: name for name in decided & {*data.classes}}
     others = sorted(decided - {*names})
@@ -174,10 +165,8 @@ def apply_decisions(
     """Write the table of the first folder's data with decisions applied; the data themselves are never changed.
 
     A person's decision replaces the observed label. A model's revision, of the methods in ``sources``, fills only
-    unknown labels, and counts up to the epoch that the run selected. The decisions are those of one moment, also while
-    people are deciding: ``decided`` of each folder, as ``read_decisions`` returned them, or read now. ``accepted`` are
-    labels of train by the machine of the first folder (``review.acceptance``). ``out`` is a ``.csv`` or ``.parquet``
-    file; ``force`` replaces existing files.
+    unknown labels, and counts up to the epoch that the run selected. ``decided`` of each folder, as ``read_decisions``
+    returned them, are read now when not given. ``accepted`` are labels of train by the machine of the first folder.
     """
     given = [folders] if isinstance(folders, ReviewFolder) else list(folders)
     data, table_format = given[0].data, _table_format(out, given[0].data)
@@ -238,10 +227,7 @@ def _table_format(out: Path, data: Dataset) -> str:
 
 
 def _writes_own_format(data: Dataset, table_format: str, added: Sequence[str] = ()) -> bool:
-    """Whether the table can be written as the data's own file: the format agrees, and no label was hidden since.
-
-    Lists whose unlisted classes are absent cannot say that a class that was added is unknown.
-    """
+    """Whether the table can be written as the data's own file, in which lists may be unable to say unknown."""
     if data.recipe.get("name") != table_format or data.recipe["steps"]:
         return False
     return not added or data.recipe["options"].get("unlisted") != "absent"
@@ -258,11 +244,7 @@ def _earlier_entries(data: Dataset, entries: Sequence[ProvenanceEntry]) -> list[
 def _rewrite_tables(
     data: Dataset, changed: Sequence[ProvenanceEntry], added: Sequence[str], out: Path, force: bool
 ) -> tuple[RewriteResult, dict[str, Path]]:
-    """Write the new labels into the data's own file format.
-
-    Val and test that are files of their own are written beside the table, as NAME.val.csv, where a label changed, or
-    where 0 means something else in the new tables.
-    """
+    """Write the new labels into the data's own format; val and test of their own go to NAME.val.csv if they change."""
     changes: dict[str, dict[str, int]] = {}
     for entry in changed:
         changes.setdefault(entry.revision.image, {})[entry.revision.class_name] = entry.revision.value
@@ -285,10 +267,9 @@ def _rewrite_tables(
 
 
 def decided_images(folder: ReviewFolder) -> Dataset:
-    """Return the random images of a review with the labels that a fair sample has: those to measure a model on.
+    """Return the random images of a review, all of whose labels are decided or were known, to measure a model on.
 
-    An image counts once all its labels are decided or were known, and a class once it is decided for all images. Other
-    known labels are left out: they are known because somebody chose to tag them.
+    A class counts once it is decided for all images: other known labels are known because somebody chose to tag them.
     """
     if not folder.random:
         raise InputError(

@@ -1,13 +1,8 @@
 """The candidates of a review as compact columns, with ids that stay valid when the file changes; copies of images.
 
-``candidates.parquet`` has a row per candidate. Every name is stored once and every candidate is a few numbers, so a
-million candidates take about sixty megabytes. An id is a hash of split, image and class: after another audit, or a
-restart, it still means the same label, so a decision that waited in a browser cannot be applied to another label.
-
-Copies of an image are asked about once, and answered together. They are those that the data have, as their reader finds
-them: files with the same content, and images that look the same (its option ``duplicates``). The first candidate that a
-class's list would show stands for its copies; a decision on it is stored for all of them, also for copies whose label
-is no candidate.
+An id is a hash of split, image and class: after another audit, or a restart, it still means the same label, so a
+decision that waited in a browser cannot be applied to another. Copies of an image, as the reader of the data finds
+them, are asked about once; a decision is stored for all of them.
 """
 
 from __future__ import annotations
@@ -70,10 +65,8 @@ class Positions(NamedTuple):
 
 
 class Candidates:
-    """The candidates of a file, all or those of a split. Opening reads only the header; columns are read on first use.
-
-    Class numbers index ``classes``, which are in the order of the data. ``metadata`` is what the audit wrote: runs,
-    data, method, number of unknown labels.
+    """The candidates of a file, all or those of a split; columns are read on first use, ``classes`` are those of the
+    data.
     """
 
     def __init__(self, path: Path, classes: Sequence[str], split: str | None = None) -> None:
@@ -145,10 +138,8 @@ class Candidates:
         return LabelKey(split, image, self.classes[columns.class_number[number]])
 
     def listed(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
-        """Return the candidates of a class in display order.
-
-        Either the ranked ones, with a random one at an unpredictable place among every ten, or the known labels that
-        look wrong.
+        """Return the candidates of a class in display order: with a random one among every ten, or those that look
+        wrong.
         """
         order, starts = self.order
         group = class_number + (len(self.classes) if wrong else 0)
@@ -282,10 +273,7 @@ class Copies:
 
 
 def find_copies(data: Dataset, candidates: Candidates, decided: NDArray[np.bool_]) -> Copies:
-    """Find the copies among the images of the data, and the candidates that stand for them.
-
-    ``decided`` ``(C,)`` says which candidates are decided already: where not all copies are, an undecided one is asked.
-    """
+    """Find copies among the images, and the candidates that stand for them: an open one unless all are ``decided``."""
     others: dict[tuple[str, str], tuple[str, ...]] = {}
     rows: dict[tuple[str, str], int] = {}
     first: dict[tuple[str, str], str] = {}

@@ -153,11 +153,7 @@ class Visitor:
         return self.select_from(class_number, mix(feed, second, self.review.candidates.columns.ids), skip, size)
 
     def select_from(self, class_number: int | None, feed: Feed, skip: int, size: int) -> FeedPage:
-        """Return a page of what nobody else looks at, and lease it; ``class_number`` is None for several classes.
-
-        It leaves out what the pages before it showed. Their number alone does not tell which these are: with every
-        answer the random candidates move up, and a new ranking changes the order.
-        """
+        """Return a page of what nobody else looks at, without what the pages before it showed, and lease it."""
         free = feed[~np.isin(feed.numbers, self.held())]
         walk = self.context.walks.get((self.browser, class_number), {})
         before = {at: numbers for at, numbers in walk.items() if at < skip}

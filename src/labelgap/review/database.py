@@ -1,8 +1,7 @@
 """The file ``review.sqlite``, which anybody may have made or damaged: its tables, its checks, and its recovery.
 
-It is created whole, and checked before use. A file is first opened read-only and checked in one read transaction:
-SQLite's own check of all pages and indexes, a schema that is exactly ours (no view, trigger or virtual table of
-somebody else is ever run), and types and bounds of every row. Only a file that passes is opened for writing.
+A file is first opened read-only and checked in one read transaction: SQLite's own check, a schema that is exactly ours
+(nothing of somebody else is ever run), and types and bounds of every row. Then it is opened for writing.
 """
 
 from __future__ import annotations
@@ -200,9 +199,8 @@ def _our_objects(version: int) -> list[tuple[object, ...]]:
 def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
     """Open a file as it is now: checked, read-only, in one read transaction; ``resources`` closes it.
 
-    Others may write at the same time; what they write is not seen. A file on a disk that cannot be written to is read
-    as well, from a copy where SQLite needs to write beside it. A file of an older format is read from a copy in memory.
-    A file that does not exist has no events.
+    A file on a disk that cannot be written to, or of an older format, is read from a copy; one that does not exist has
+    no events.
     """
     empty = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     memory = resources.enter_context(closing(empty))
@@ -230,10 +228,7 @@ def open_snapshot(path: Path, resources: ExitStack) -> sqlite3.Connection:
 
 
 def open_writable(path: Path, resources: ExitStack) -> sqlite3.Connection:
-    """Open a file for reading and writing, after the checks of ``open_snapshot``; created when it does not exist.
-
-    A file of an older format is changed to the newest one.
-    """
+    """Open a file for reading and writing after all checks, in the newest format; created when it does not exist."""
     if not path.exists():
         with database_errors(path):
             create_database(path)

@@ -305,10 +305,8 @@ def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
 
 
 def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array]:
-    """Return what all answers say of candidates like those that come next.
-
-    It is the shift of each class, ``(K,)``, and how much each candidate is like those that come next of its class,
-    ``(C,)``: 1 at the most probable open one, 0 at the log-odds that are typical of the class.
+    """Return the shift of each class, ``(K,)``, and how much each candidate is like the next ones of its class,
+    ``(C,)``.
     """
     classes, column = len(labels.unknown), labels.class_number
     front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
@@ -425,10 +423,7 @@ def describe_estimate(estimate: SampleEstimate | None, class_name: str = "") -> 
 
 
 def describe_left(number: int, high: int, left: int) -> str:
-    """Return how many of those that are left are something, by an estimate that was rounded, and the verb.
-
-    Where ``high``, the upper end of the interval, is not 0, neither is the estimate.
-    """
+    """Return how many of those left are something, by a rounded estimate, not 0 where ``high`` is not, and the verb."""
     about = f"About {number:,}" if number else "Less than 1" if high else "Probably none"
     return f"{about} of the {left:,} left {'are' if number > 1 else 'is'}"
 
@@ -444,10 +439,7 @@ def _source(estimate: SampleEstimate) -> str:
 
 
 def describe_next(candidates: int, present: float | None) -> str:
-    """Return what the next candidates are expected to hold; nothing without a model, or without candidates.
-
-    It names no interval: docs/results/review.md says where one did not hold.
-    """
+    """Return what the next candidates are expected to hold, without an interval; maybe nothing."""
     if present is None or not candidates:
         return ""
     number = f"about {present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
@@ -457,10 +449,7 @@ def describe_next(candidates: int, present: float | None) -> str:
 def _other_decisions(
     folder: ReviewFolder, others: Mapping[LabelKey, int], splits: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """Return class numbers and values of decided labels that are no candidates, and that the data do not know.
-
-    The data are opened only where there are such decisions.
-    """
+    """Return class numbers and values of decided labels that are no candidates, and that the data do not know."""
     found: list[tuple[int, int]] = []
     classes = {name: number for number, name in enumerate(folder.classes)}
     for split in [split for split in folder.data.splits if split.name in splits] if others else ():
@@ -495,11 +484,7 @@ def count_audited(folder: ReviewFolder, candidates: Candidates, split: str | Non
 def estimate_current(
     folder: ReviewFolder, current: CurrentDecisions, counts: AuditCounts, splits: Sequence[str], shown: Mask
 ) -> ReviewEstimate:
-    """Estimate how many labels are missing in an open review; ``shown`` are the candidates that are asked about.
-
-    Decided labels that are no candidates, e.g. of copies, are as certain as the others. What is known of an added class
-    are its random answers alone.
-    """
+    """Estimate how many labels are missing in an open review; ``shown`` are the candidates that are asked about."""
     candidates = current.candidates
     columns, decisions = candidates.columns, order_decisions(current, shown)
     group, answer = _other_decisions(folder, current.others, splits)

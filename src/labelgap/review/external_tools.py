@@ -1,8 +1,7 @@
 """Exchange with Label Studio and FiftyOne: candidates out, decisions back; as files, and with FiftyOne also live.
 
-Only images with undecided candidates are exported. Their known labels go as in any conversion; the candidates go beside
-them, as predictions (Label Studio) or in the field ``candidates`` (FiftyOne). An import is compared with what is known
-here: every label that differs becomes a decision.
+Images with undecided candidates are exported with their known labels. Every label of an import that differs from what
+is known here becomes a decision.
 """
 
 from __future__ import annotations

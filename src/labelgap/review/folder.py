@@ -141,9 +141,8 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
 
 
 def drawn_rows(folder: ReviewFolder) -> NDArray[np.int64]:
-    """Return the rows of the images that a review of random images drew, those with every label known included.
-
-    A ``RunError`` where the data have changed since, so that the draw cannot be repeated.
+    """Return the rows of the images that a review of random images drew; ``RunError`` where the data have changed
+    since.
     """
     about = read_review_file(folder.path)
     source = folder.data.split(about.split or "")

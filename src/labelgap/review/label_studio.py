@@ -1,9 +1,7 @@
 """The server that Label Studio asks for predictions and tells of annotations: its "machine learning backend".
 
-For an image of the review a prediction is what is known of it, what people decided, and the candidates that are more
-likely present than not, by the newest ranking; other images are fetched from Label Studio and scored with the run. An
-annotation of an image of the review is stored as decisions, from which the ranking learns; of another image it stays in
-Label Studio alone.
+A prediction is what is known and decided of an image of the review, and the likely candidates by the newest ranking;
+other images are fetched and scored with the run. An annotation of an image of the review is stored as decisions.
 """
 
 from __future__ import annotations
@@ -70,13 +68,7 @@ class _Event(BaseModel, extra="ignore"):
 
 
 class LabelStudioBackend:
-    """Predictions for tasks, and decisions from annotations.
-
-    Args:
-        review: the review of a run.
-        unlisted: what a class is that an annotation does not choose: "unknown", or "absent" where annotators see every
-            choice.
-    """
+    """Predictions for tasks, and decisions from annotations; what is not chosen is ``unlisted``."""
 
     def __init__(self, review: Review, unlisted: str = "unknown") -> None:
         self.review, self.unlisted = review, unlisted
@@ -169,10 +161,7 @@ class LabelStudioBackend:
         return f"Bearer {json.loads(_open(url, headers, body))['access']}"
 
     def store(self, task: Mapping[str, Any], annotation: Mapping[str, Any], interface: str = "") -> int:
-        """Store an annotation as decisions, in place of an earlier state of it; return how many labels were decided.
-
-        Choices that are no class of the review are left out. A class is absent only if the interface has it.
-        """
+        """Store an annotation in place of an earlier state of it; a class is absent only if the interface has it."""
         name = match_name(image_name(task["data"]), self._rows)
         if name is None:
             return 0

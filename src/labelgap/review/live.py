@@ -1,9 +1,7 @@
 """The live order of a review: a process ranks what is open again while people decide, and lists show the new order.
 
-The worker has one thread. It gets candidates and decisions from a thread of the server and returns orders; it neither
-reads nor writes the store, and ends when the server does, also when that is killed. One request is under way at a time,
-with the decisions of that moment. Rankings depend on the decisions alone: after a restart the same decisions give the
-same ranking, under the same number.
+The worker neither reads nor writes the store, and ends when the server does. One request is under way at a time.
+Rankings depend on the decisions alone: the same decisions give the same ranking, under the same number.
 """
 
 from __future__ import annotations
@@ -53,11 +51,7 @@ CurrentState = Callable[[], tuple[Numbers, NDArray[np.int8], int]]
 
 
 def image_features(folder: ReviewFolder, images: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
-    """Return ``(M, D)`` features of images, each given by split and name; zeros for one that the data do not have.
-
-    They are those of the audit: of the run's pretrained backbone. A run whose network was trained from nothing has that
-    of its own, and a review without a run that of the default backbone.
-    """
+    """Return ``(M, D)`` features of images by split and name, those of the audit; zeros for one that the data lack."""
     data, device = folder.data, choose_device("auto")
     build, options = _backbone(folder)
     splits = sorted({split for split, _ in images})
@@ -212,11 +206,7 @@ class Ranking:
 
 
 class LiveRankings:
-    """The newest ranking of each aim, and the process that makes them; the store gives rankings their numbers.
-
-    ``job`` may be replaced by one of more candidates, of which the first ones are those of before. ``problem`` says why
-    there are no new rankings; it is empty while there are.
-    """
+    """The newest ranking of each aim, and the process that makes them; ``problem`` says why there are no new ones."""
 
     def __init__(self, job: RankingJob, store: DecisionStore, state: CurrentState) -> None:
         self.job, self.store, self.state = job, store, state

@@ -1,8 +1,7 @@
 """Classes that people add to a review: their names, their candidates, and images that look alike.
 
-The candidates of an added class are all images that were audited, unknown; they are appended to the others. All have
-the same low score, in a random order that depends on the review and the name alone, so that a restart, or another
-server, shows the same. As in other classes, a tenth of the candidates is the random draw, in an order of its own.
+The candidates of an added class are all audited images, in a random order that depends on the review and the name
+alone.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ PATIENCE: Final = 2.0  # seconds that a request waits for features that are bein
 
 
 def check_class_name(name: str, classes: Iterable[str], added: int = 0, taken: Iterable[str] = ()) -> str:
-    """Return the name under which a class joins a review, without surplus blanks, in composed Unicode.
-
-    It must be one that every table of labels can hold, and that nothing else has: ``classes``, of which ``added`` were
-    added, and other names that the data use (``taken_names``). An ``InputError`` says why a name cannot be used.
-    """
+    """Return the name under which a class joins a review; an ``InputError`` says why it cannot, or is taken."""
     try:
         name = printable_name(unicodedata.normalize("NFC", name))
     except ValueError:
@@ -83,11 +78,7 @@ def taken_names(data: Dataset) -> set[str]:
 def extend_candidates(
     candidates: Candidates, names: Sequence[str], images: Sequence[tuple[str, str]], review: str, random: bool = False
 ) -> Candidates:
-    """Return candidates with those of added classes that they do not have yet; the given ones are not changed.
-
-    ``images`` are split and name of every image to ask about. The random orders depend on the id of the review. In a
-    review of random images all candidates are the random draw, and have no score.
-    """
+    """Return candidates with those of added classes, for all ``images``, in random orders by the id of the review."""
     names = [name for name in names if name not in candidates.classes]
     if not names:
         return candidates
@@ -150,10 +141,7 @@ class AddedClassNames:
         return len(self._store.classes()) != self._count
 
     def extend(self, candidates: Candidates) -> Candidates:
-        """Return candidates with those of all added classes.
-
-        A review that is only read, and whose data cannot be loaded, stays as it is.
-        """
+        """Return candidates with those of all added classes, if the data of one that is only read can be loaded."""
         with self.lock:
             names = [each.name for each in self._store.classes()]
             ignored = (LabelGapError,) if self._store.read_only else ()
@@ -208,10 +196,8 @@ def center_features(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class SimilarImages:
-    """The M images by similarity, once their features are there: those are loaded when they are first needed.
-
-    They are loaded in a thread, so that nothing waits for them. ``problem`` says why there are none; it is empty while
-    there are, or may be.
+    """The M images by similarity; their features are loaded in a thread when first needed. ``problem``: why there are
+    none.
     """
 
     def __init__(self, load: Callable[[], NDArray[np.float32]]) -> None:

@@ -1,8 +1,7 @@
 """New photos for the run that is reviewed: the page starts ``labelgap train RUN --add`` in a process of its own.
 
-The page can then name any file of this machine, and an error may quote it. So only a server that no other machine
-reaches offers it. When the process has succeeded, the server starts again, with the new photos in its lists, at the
-same address; decisions that are made meanwhile wait in the browser.
+The page can name any file of this machine, so only a server that no other machine reaches offers it. Then the server
+starts again at the same address, with the new photos.
 """
 
 from __future__ import annotations

@@ -25,10 +25,7 @@ _SPEED_WINDOW: Final = timedelta(minutes=5)
 
 
 class CurrentDecisions:
-    """The decision in force for every candidate, C of them; those of a label that is no candidate are ``others``.
-
-    Random answers count from the ranking ``first_ranking`` on: those before it are of another audit, with another draw.
-    """
+    """The decision in force for every candidate; random answers count from ``first_ranking`` on, those of this draw."""
 
     def __init__(self, candidates: Candidates, store: DecisionStore, first_ranking: int = 0) -> None:
         self.candidates, self.store, self.first_ranking = candidates, store, first_ranking
@@ -204,11 +201,9 @@ def order_fixed_list(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Return which of C candidates were asked as random ones in a list that never changed, and its order.
 
-    Such a list shows ranked candidates, with a random one at a place of its own among every ten; a random label that
-    the ranking has shown before is not shown again. A candidate is reached once everything that its class's list shows
-    before it is decided. Among those, a random one was drawn from all labels that were open when the list came to it.
-    The positions are the largest integer for candidates that are not sampled, or not ranked; so is the order of what
-    is not reached.
+    A candidate is reached once everything that its class's list shows before it is decided. Among those, a random one
+    was drawn from all labels that were open when the list came to it. Positions are the largest integer for candidates
+    that are not sampled, ranked or reached.
     """
     shown = np.minimum(sampled, ranked)
     reached = decided & (shown < first_undecided(class_number, shown, decided, classes)[class_number])
@@ -218,10 +213,9 @@ def order_fixed_list(
 def order_decisions(current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
     """Return the decisions in force, which count as random ones, and the order in which they were made.
 
-    A random slot of the feed holds the first label of the random draw of its class that is still open. Its answer
-    counts once all earlier labels of the draw are decided, in whatever way: so the sample does not depend on which of
-    the labels on a page a reviewer leaves out. Decisions without a ranking were made in lists that never changed, or by
-    another tool. ``shown`` are the candidates that are asked about; the others are copies.
+    A random answer counts once all earlier labels of the draw are decided, in whatever way: so the sample does not
+    depend on which labels of a page a reviewer leaves out. Decisions without a ranking are of lists that never changed,
+    or of another tool.
     """
     candidates = current.candidates
     columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)

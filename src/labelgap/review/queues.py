@@ -89,9 +89,8 @@ def paginate(feed: Feed, skip: int, size: int) -> FeedPage:
 
 
 def mix(feed: Feed, others: Feed, ids: NDArray[np.uint64]) -> Feed:
-    """Return a feed with other candidates in slots of their own, one in ten; what is in both comes once.
-
-    The place of a slot depends on the id of what it holds; ``ids`` are those of all candidates.
+    """Return a feed with other candidates in slots of their own, one in ten, by their ``ids``; what is in both comes
+    once.
 
     Example:
         >>> ranked, drawn = Feed.of(np.arange(12), "missing", 0), Feed.of(np.array([12, 13]), "random", 0)
@@ -113,10 +112,8 @@ def has_aims(review: Review) -> bool:
 
 
 def few_tagged(review: Review) -> float | None:
-    """Return the share of the images with a known present where it is so small that an aim other than "missing" is
-    the better start; None elsewhere.
-
-    With few tags, answers for the classifier teach it more than the most probable labels do: docs/results/review.md.
+    """Return the share of images with a known present where it is so small that the aim "classifier" teaches more; else
+    None.
     """
     about = review.candidates.metadata
     share = None if about.get("tagged_images") is None else about["tagged_images"] / max(about["images"], 1)
@@ -249,8 +246,8 @@ def answer_speed(events: Iterable[DecisionEvent], reviewer: str, classes: Mappin
 def finds_per_minute(class_number: Indices, probability: Array, seconds: Array, minutes: float = 1.0) -> Array:
     """Return how many finds per minute each class promises over the next minutes, ``(K,)``.
 
-    ``class_number`` and ``probability`` are of the open candidates in the order in which they are shown, ``seconds``
-    are those of an answer of each class.
+    ``class_number`` and ``probability`` are of the open candidates in the order shown, ``seconds`` of an answer of each
+    class.
     """
     order = np.argsort(class_number, kind="stable")
     group = np.asarray(class_number)[order]
@@ -263,11 +260,7 @@ def finds_per_minute(class_number: Indices, probability: Array, seconds: Array, 
 def next_minutes(
     minutes: float, class_number: Indices, probability: Array, seconds: Array, step: int = STEP
 ) -> list[PlanStep]:
-    """Plan the next minutes: always the class whose next candidates promise the most finds per minute.
-
-    The arguments are those of ``finds_per_minute``. Of each class so many candidates in a row are taken as ``step``
-    says. Steps of one class are joined; the class with the most finds per minute is the first.
-    """
+    """Plan the next minutes: always ``step`` candidates of the class that promises the most finds per minute."""
     by_class = {number: probability[class_number == number] for number in np.unique(class_number).tolist()}
 
     def block(number: int, start: int) -> tuple[float, int, int]:  # the finds per second, to be taken most first
@@ -357,11 +350,7 @@ def expected_next(review: Review, class_number: int, count: int = NEXT) -> tuple
 
 
 def _probability(review: Review) -> NDArray[np.float64]:
-    """Return ``(C,)`` how probable the candidates are; NaN without a model.
-
-    A ranking learns from answers about likely labels, and may promise more in a class than random answers leave there:
-    the open candidates of a class hold no more than is still missing by its estimate.
-    """
+    """Return ``(C,)`` how probable the candidates are, NaN without a model; in sum what a class still misses."""
     estimates, columns, ranking = review.estimates(), review.candidates.columns, review.ranking()
     if ranking is None:
         return estimates.probability

@@ -267,9 +267,8 @@ def _other_review(review: Review) -> JSONResponse:
 
 
 def _action(review: Review, action: DecisionMessage | UndoMessage, reviewer: str) -> Decision | Undo | None:
-    """Convert a message for the store; None when the label is no longer a candidate.
-
-    A second opinion is one on what somebody else has decided; where nobody has any more, it is a decision.
+    """Convert a message for the store; a second opinion on nothing is a decision; None for a label that is no
+    candidate.
     """
     if isinstance(action, UndoMessage):
         return Undo(action.undoes, action.request_id)
@@ -336,10 +335,7 @@ def _photos(context: AppContext) -> NewPhotos:
 
 @router.post("/api/leases")
 def lease(context: Context, browser: Browser, message: LeaseMessage) -> dict[str, list[str]]:
-    """Lease what a page shows, after a restart or a long sleep; return what somebody else looks at by now.
-
-    A page that shows nothing any more holds nothing.
-    """
+    """Lease what a page shows, after a restart or a long sleep; return what somebody else looks at by now."""
     holder, found = Holder(browser, message.lease), {}
     for identity in message.ids if message.store == context.review.store.id else ():
         number = context.review.candidates.index(identity)

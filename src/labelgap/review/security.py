@@ -1,19 +1,13 @@
 """The checks in front of every request, the security headers of every response, and the limits of connections.
 
-The page shows private photos and accepts decisions. Another web site that is open in the same browser must neither
-read nor write here, nor must another user of this machine; another machine connects only when its owner asked for that:
-
-- the ``Host`` of a request is one of ours, so a foreign name that resolves to this machine is refused (DNS rebinding);
-- a token is required, new with every start: first from the printed link, then from a cookie of this port;
-- a change comes from our own page: its ``Origin`` is ours (scheme, host and port), and it carries a CSRF token that
-  only our pages can read;
-- the body of a change is JSON of limited size;
+The page shows private photos and accepts decisions. Another web site in the same browser must neither read nor write
+here, nor another user of this machine; another machine connects only when its owner asked for that:
+- the ``Host`` of a request is one of ours (DNS rebinding), and a token is required, new with every start;
+- a change has our ``Origin``, a CSRF token that only our pages can read, and JSON of limited size as its body;
 - another site may link to a page, and load nothing else (``Sec-Fetch-Site``).
 
-Clients that never finish cannot stop the others. Every phase of a connection has a time limit, which bytes that trickle
-in do not extend: waiting for a request, receiving its body, and sending an answer. Beyond the number of connections, in
-all or of one address, the one that has waited longest for its client is closed in favor of the new one: an honest
-client waits for milliseconds, and is let in however many others are stalled.
+Every phase of a connection has a time limit, which bytes that trickle in do not extend. Beyond the number of
+connections, the one that has waited longest for its client is closed: an honest client waits for milliseconds.
 """
 
 from __future__ import annotations

@@ -46,16 +46,9 @@ def serve(
 ) -> Review:
     """Serve the page until Ctrl-C; return the review, another one where photos were added to its run.
 
-    Args:
-        review: the review.
-        host: the address to listen on.
-        port: the first free one from 8765 on when not given, any free one for 0.
-        browser: whether to open the page in a browser.
-        reviewer: the author of the decisions until another name is typed in the page.
-        budget: the seconds that the review is meant to take.
-        double: the share of the labels that are asked of a second person.
-        live: whether to rank what is open again while people decide.
-        on_start: is called with the link to the page, with its token, once the server listens.
+    The port is the first free one from 8765 on when not given. ``double`` is the share of the labels that are asked of
+    a second person; ``live`` ranks what is open again while people decide; ``on_start`` gets the link to the page, with
+    its token.
     """
     asked: dict[str, Any] = {"reviewer": reviewer, "budget": budget, "double": double}
     asked["token"] = secrets.token_urlsafe(24)
@@ -91,10 +84,8 @@ def create_server(
     token: str | None = None,
     photos: NewPhotos | None = None,
 ) -> tuple[Server, socket.socket, str]:
-    """Return the server, its listening socket, and the link to the page; see ``serve``.
-
-    ``limits`` of its connections are those of ``ConnectionLimits`` when not given, the ``token`` a new one. ``photos``
-    adds photos to the run, for a server of this machine alone, which then ends.
+    """Return the server, its listening socket, and the link to the page; see ``serve``. ``photos`` adds photos to the
+    run.
     """
     try:
         import uvicorn

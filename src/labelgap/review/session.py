@@ -36,10 +36,10 @@ _WORK: Final = 5  # a value that may be old is computed again after five times a
 
 
 class VersionedCache:
-    """A few values by name, each computed once for one version of the decisions. Threads may share it.
+    """A few values by name, computed once for one version of the decisions. Threads may share it.
 
-    With many people deciding, the version changes many times a second. Where the caller tolerates it, a value that is a
-    little old is returned, also while another thread computes the new one.
+    Where the caller tolerates it, a value that is a little old is returned, also while another thread computes the new
+    one.
     """
 
     def __init__(self) -> None:

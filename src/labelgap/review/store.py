@@ -1,15 +1,9 @@
-"""The decisions of a review: ``review.sqlite``, an append-only list of events.
+"""The decisions of a review: ``review.sqlite``, an append-only list of events; an undo is an event as well.
 
-Every decision is on disk (WAL, ``synchronous = FULL``) before the page gets its answer. No event is ever changed or
-deleted; an undo is an event as well. The decision in force for a label is the newest one that was accepted and not
-undone.
-
-Reviewers never overwrite each other unknowingly. A decision names the newest event that its reviewer had seen. If
-somebody else has decided otherwise since, the decision is stored but not accepted, and its reviewer is told; sent
-again with that knowledge, it is accepted. A second opinion, which is asked for to measure agreement, is stored beside
-the first and never in force.
-
-A decision on an image that has copies is stored for each of them, and withdrawn for all of them.
+Every decision is on disk (WAL, ``synchronous = FULL``) before the page gets its answer. In force for a label is the
+newest decision that was accepted and not undone. It names the newest event that its reviewer had seen: if somebody else
+has decided otherwise since, it is stored but not accepted, and sent again with that knowledge, it is. A second opinion
+is never in force. A decision on an image that has copies is stored, and withdrawn, for each of them.
 """
 
 from __future__ import annotations
@@ -91,10 +85,7 @@ class Undo:
 
 @dataclass(frozen=True)
 class DecisionEvent:
-    """A stored decision or undo; see ``Decision``.
-
-    An undo has no value. ``accepted`` is False for a decision that lost a conflict.
-    """
+    """A stored decision or undo, which has no value; ``accepted`` is False for a decision that lost a conflict."""
 
     id: int
     time: datetime
@@ -161,12 +152,7 @@ class DecisionOutcome:
 
 
 class DecisionStore:
-    """The events of one review. Threads may share a store, and several processes may open the same file.
-
-    A file that does not exist is created. With ``read_only`` the file is read as it is now and never written, also on a
-    disk that cannot be written to; a file that does not exist has no events. ``RunError`` where the file is damaged or
-    not ours; it was not changed.
-    """
+    """The events of one review, shared by threads and processes; created where there is none, unless ``read_only``."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
@@ -185,11 +171,7 @@ class DecisionStore:
             self._resources.close()
 
     def append(self, actions: Iterable[Decision | Undo], *, reviewer: str, client: str) -> list[DecisionOutcome]:
-        """Store decisions and undos in their order, all of them or none, and return the outcome of each.
-
-        One that is stored already is not stored again. Decisions of one ``client``, a browser window, never conflict
-        with each other.
-        """
+        """Store decisions and undos, all or none, each once; those of one ``client``, a window, never conflict."""
         with self._writing():
             return [
                 self._decide(action, reviewer, client)
@@ -353,11 +335,9 @@ class DecisionStore:
 
 
 def read_decisions(path: str | Path) -> list[tuple[str, Revision]]:
-    """Return the decisions in force, all as of one moment: the split of each, and a revision with the source "review".
+    """Return the decisions in force as of one moment, in their order: the split of each, and a revision of "review".
 
-    They are in the order in which they were made. Undone decisions and decisions that lost a conflict are left out.
-    "Can't tell" is a decision with the value UNKNOWN. The path is the folder of a run or a review, or the file itself;
-    without a file there are no decisions.
+    "Can't tell" is a decision with the value UNKNOWN. The path is the folder of a run or a review, or the file itself.
     """
     with closing(DecisionStore(_file(path), read_only=True)) as store:
         events = [(event, event.key, event.value) for event in store.current() if event.value is not None]

@@ -1,8 +1,4 @@
-"""The images of the page: encoded again from the pixels, so that no metadata leaves the machine, and cached on disk.
-
-Everything is WebP: photos lossy, small images (scenes of digits, for example) lossless. The cache can be deleted at any
-time. An image is encoded again when its file changes.
-"""
+"""The images of the page: encoded again from the pixels as WebP, so that no metadata leaves the machine, and cached."""
 
 from __future__ import annotations
 

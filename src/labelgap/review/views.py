@@ -74,10 +74,7 @@ def static_version() -> str:
 
 
 def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, Any]:
-    """Return a candidate as a page shows it; value, who, score and observed are empty where there is none.
-
-    ``asked`` says as what the page asks for it. For a second opinion the first one is not shown.
-    """
+    """Return a candidate as a page shows it; value, who, score and observed are empty where there is none."""
     columns, current = review.candidates.columns, review.current
     key, image = review.candidates.key(number), int(columns.image[number])
     decided = bool(current.decided[number]) and asked != SECOND
@@ -131,10 +128,7 @@ def grid_context(
     select: Callable[[Feed, int, int], FeedPage] = paginate,
     near: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
-    """Return one page of a class: open or decided candidates, of missing or of wrong labels.
-
-    ``select`` chooses the candidates of the page from all that are open.
-    """
+    """Return one page of a class: open or decided candidates of missing or wrong labels, which ``select`` chooses."""
     review.current.refresh()
     feed = queues.class_feed(review, class_number, wrong, near)
     if decided:
@@ -174,10 +168,7 @@ def feed_context(
 
 
 def image_context(review: Review, image: int, held: Sequence[int] | NDArray[np.int64] = ()) -> dict[str, Any]:
-    """Return an image with all its candidates, and the images before and after it.
-
-    The next image is one of which something is open that nobody else looks at, i.e. that is not ``held``.
-    """
+    """Return an image with all its candidates, the one before, and the next with something open and not ``held``."""
     review.current.refresh()
     columns, order = review.candidates.columns, review.image_order
     position = int(np.flatnonzero(order == image)[0])
@@ -312,11 +303,7 @@ def _estimate_sentences(review: Review, estimate: SampleEstimate | None, class_n
 
 
 def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:
-    """Return the chart of found against reviewed labels, in units of its axes; None before the first decision.
-
-    ``found`` are the labels found among the first 1, 2, … reviewed candidates. ``share`` is that of unknown labels that
-    are present, when known: what reviewing at random would have found.
-    """
+    """Return the chart of found against reviewed labels, in units of its axes; None before the first decision."""
     if not len(found):
         return None
     reviewed, most = len(found), int(found[-1])
@@ -354,10 +341,7 @@ def near_context(review: Review, image: int | None) -> tuple[NDArray[np.int64] |
 
 
 def settle_context(review: Review, skip: int) -> dict[str, Any]:
-    """Return the open disagreements, a page of them, and the agreement by class and by people.
-
-    A tile is shown without the decision in force, and with the version of it: any answer settles.
-    """
+    """Return the open disagreements, a page of them, and the agreement by class and by people; any answer settles."""
     pairs = review.opinions.pairs()
     tiles = []
     for pair in (pair for pair in pairs if pair.is_open):

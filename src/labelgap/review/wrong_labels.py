@@ -89,10 +89,7 @@ class WrongLabelEstimate(NamedTuple):
 def estimate_wrong_labels(
     labels: WrongLabels, prior: tuple[float, float] = (MEAN_SHIFT, MEAN_SPREAD)
 ) -> WrongLabelEstimate:
-    """Estimate how many of the labels that look wrong are wrong, and decide which classes to put away.
-
-    ``prior`` is m and r.
-    """
+    """Estimate how many of the labels that look wrong are wrong, and which classes to put away, by the prior m, r."""
     odds, column = to_log_odds(np.asarray(labels.implausibility, dtype=np.float64)), labels.class_number
     numbers, left = np.arange(labels.classes), labels.count(~labels.decided)
     told = labels.wrong | labels.right
@@ -142,9 +139,8 @@ class _Posterior:
         self.shift: Array = self.likelihood * ((self.mean / self.evidence) @ self.kernel)
 
     def total(self, values: Array, left: int) -> tuple[float, float, float]:
-        """Return the sum over the classes of a function of each one's shift, ``(K, G)``, and its interval, per label.
-
-        Given μ, the classes are independent, and their sum is taken to be normal.
+        """Return the sum over the classes of a function of each one's shift, ``(K, G)``, and its normal interval, per
+        label.
         """
         if not left:
             return 0.0, 0.0, 0.0

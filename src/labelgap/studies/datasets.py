@@ -138,10 +138,7 @@ def compare_datasets(
     quiet: bool = False,
     **settings: Any,
 ) -> DatasetComparison:
-    """Compare methods on several data sets; see ``compare`` for the other arguments.
-
-    Each data set has its comparison in a folder of its name. What the folder has is not trained again.
-    """
+    """Compare methods on several data sets, each in a folder of its name; see ``compare`` for the other arguments."""
     given, folder, reporter = list(datasets), Path(out), Reporter(quiet)
     methods = methods if isinstance(methods, str) else list(methods)
     check_settings(methods, settings)

@@ -1,8 +1,4 @@
-"""Many trainings, some at a time: one after the other in this process, or several in processes that stop together.
-
-Each is a run in a folder of its own. When Ctrl-C interrupts this process, every training stores its position and ends;
-whoever runs the same jobs again resumes them.
-"""
+"""Many trainings, some at a time: one after the other in this process, or several in processes that stop together."""
 
 from __future__ import annotations
 
@@ -59,9 +55,8 @@ def run_jobs(
 ) -> Iterator[tuple[T, Run | LabelGapError]]:
     """Train everything in a queue, and yield each as it ends, with its run or its error; more may be queued meanwhile.
 
-    ``train`` trains one of it, and returns the folder of the run; it takes ``quiet``. There will be ``total`` of them,
-    so many ``jobs`` at a time, each in a process of its own where there are several; ``note`` describes those in
-    training. Raises ``KeyboardInterrupt`` where Ctrl-C stopped one; what is trained so far is in the folders.
+    ``train`` returns the folder of the run; ``jobs`` of ``total`` run at a time; ``note`` describes those in training.
+    Raises ``KeyboardInterrupt`` where Ctrl-C stopped one.
     """
     if jobs == 1:
         while queue:
@@ -105,10 +100,7 @@ def _result(train: Callable[[], Path]) -> Run | LabelGapError:
 
 
 def _follow_parent(stop: Connection) -> None:
-    """Stop the training of this process when the parent writes to a pipe, which nobody reads; end with the parent.
-
-    A terminal sends Ctrl-C to every process. It counts in the parent only: two signals would cut a batch short.
-    """
+    """Stop the training of this process when the parent writes to a pipe: a Ctrl-C counts in the parent only."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_unless_stopped)
 

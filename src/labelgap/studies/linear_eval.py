@@ -1,7 +1,4 @@
-"""Linear evaluation: how well fixed features separate classes, by logistic regression with many penalties.
-
-``linear_eval.json`` holds the results, ``linear_eval.csv`` every penalty, ``head.safetensors`` the chosen head.
-"""
+"""Linear evaluation: how well fixed features separate classes, by logistic regression with many penalties."""
 
 from __future__ import annotations
 
@@ -156,12 +153,11 @@ def linear_eval(
     workers: int | None = None,
     quiet: bool = False,
 ) -> LinearEvaluation:
-    """Fit linear classifiers with an L2 penalty on fixed features, and choose the penalty on val.
+    """Fit linear classifiers with an L2 penalty on fixed features, and choose the penalty on val, or a fifth of train.
 
-    Without val, a fifth of the training images takes its place. The task is "single-label", "multi-label", or "auto":
-    single-label where each image is known to have one class. ``penalties`` are values of λ, by default the paper's 45;
-    for ``precision`` and ``tolerance`` see ``fit_logistic_path``, for the other arguments ``fit``. The results of an
-    earlier evaluation in the folder are replaced.
+    The task is "single-label", "multi-label", or "auto": single-label where each image is known to have one class.
+    ``penalties`` are values of λ; for ``precision`` and ``tolerance`` see ``fit_logistic_path``, for the others
+    ``fit``.
     """
     check_settings(task, penalties, precision, backbone, tolerance)
     folder, on_device, reporter = Path(out), choose_device(device), Reporter(quiet)

@@ -1,8 +1,6 @@
 """Methods on shares of the training images: what fewer images cost (Kim et al., CVPR 2022, figure 6).
 
-For each share and seed, training images are drawn at random and the methods compared on them by ``compare``. The images
-of a smaller share are among those of a larger one with the same seed, with the same observed labels. Val and test stay
-whole. ``shares.json`` holds every point, ``shares.csv`` the same as a table, ``points/`` the comparisons.
+The images of a smaller share are among those of a larger one with the same seed, with the same observed labels.
 """
 
 from __future__ import annotations
@@ -102,11 +100,7 @@ def compare_shares(
     quiet: bool = False,
     **settings: Any,
 ) -> ShareComparison:
-    """Compare methods on shares (above 0, at most 1) of the training images; see ``compare`` for the other arguments.
-
-    A seed draws the images and, with ``observe``, the labels; and determines the initial weights. Val selects the
-    epoch, and the setting for each share and seed. What the folder has is not trained again.
-    """
+    """Compare methods on shares of the training images, drawn by the seed; see ``compare`` for the other arguments."""
     methods = methods if isinstance(methods, str) else list(methods)
     chosen = check_settings(methods, settings)
     wanted, folder, reporter = check_shares(shares), Path(out), Reporter(quiet)

@@ -47,10 +47,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class Document:
-    """The results of a study, which its folder holds as JSON.
-
-    A subclass is a frozen dataclass. Its annotations are what is checked when the document is read, which may come from
-    anybody; so is what ``check`` says.
+    """The results of a study, which its folder holds as JSON: a frozen dataclass, checked by its annotations and
+    ``check``.
     """
 
     FILE: ClassVar[str]
@@ -90,10 +88,7 @@ class Document:
 
     @contextmanager
     def writing(self, names: Iterable[str] = (), *, finished: bool = True) -> Iterator[None]:
-        """Write the document, and in the block other files; the manifest that lists them follows, if ``finished``.
-
-        Killed in the middle, the files have no digests, not wrong ones.
-        """
+        """Write the document, and in the block other files; the manifest that lists them follows, if ``finished``."""
         remove_file(self.path / MANIFEST_FILE)
         write_json(self.path / self.FILE, self.as_json())
         yield
@@ -115,10 +110,7 @@ def _stored_model(cls: Any) -> type[BaseModel]:
 
 @contextmanager
 def study_folder(folder: Path, purpose: str, what: str, known: Iterable[str]) -> Iterator[None]:
-    """Lock the folder of a study, which is created where it does not exist, and remove what a killed process left.
-
-    ``RunError`` where ``check_contents`` refuses it, or another process has it, which is told the ``purpose``.
-    """
+    """Lock the folder of a study for a ``purpose``, after ``check_contents``, and remove what a killed process left."""
     with lock_folder(folder, purpose):
         check_contents(folder, what, known)
         remove_partials(folder)
@@ -126,10 +118,7 @@ def study_folder(folder: Path, purpose: str, what: str, known: Iterable[str]) ->
 
 
 def check_contents(folder: Path, what: str, known: Iterable[str]) -> None:
-    """Refuse a folder with links out of it, and one that holds something else than ``what``.
-
-    Every such folder has something that is named as one of ``known``, in which ``*`` stands for any text.
-    """
+    """Refuse a folder with links out of it, and one that holds something else than ``what``, none of ``known``."""
     other = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
     if other and not any(next(folder.glob(name), None) for name in known):
         raise RunError(f"{folder} holds something else than {what}: choose another --out.")
@@ -203,10 +192,7 @@ open_study = Study.open
 
 
 def study_of_runs(path: str | os.PathLike[str]) -> Study | None:
-    """Return the runs of a folder as a study, each named by its folder; None where there are fewer than two.
-
-    Nothing is written. The runs of a series are compared so: ``labelgap train … --out runs/delta/0.2``, and so on.
-    """
+    """Return the runs of a folder as a study, each named by its folder; None where there are fewer than two."""
     folder = Path(path)
     names = sorted(file.parent.name for file in folder.glob(f"*/{CONFIG_FILE}"))
     members = tuple(StudyMember(name, name) for name in names if re.match(_FOLDER, name))

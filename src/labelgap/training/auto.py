@@ -40,10 +40,9 @@ def tagged_share(table: LabelTable) -> float:
 def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) -> tuple[str, str]:
     """Choose a method for a training table, and say why.
 
-    - no label unknown: `bce-ls`, or `bce` for a network from random weights;
-    - "end-to-end" from random weights: `ll-r`, which needs a network that memorizes late;
-    - pretrained features, fixed or trained further: `iu` where absents are known and fewer than two fifths of the
-      images have a known present; else `gr`.
+    No label unknown: `bce-ls`, or `bce` from random weights. End-to-end from random weights: `ll-r`, which needs a
+    network that memorizes late. Pretrained features: `iu` where absents are known and fewer than two fifths of the
+    images have a known present; else `gr`.
     """
     present, absent, unknown = table.counts().total
     if present == 0:
@@ -78,11 +77,7 @@ RATES: Final = (1e-2, 1e-3, 1e-4)
 
 
 def auto_methods(data: Dataset) -> tuple[str, ...]:
-    """Return the methods that `auto` compares.
-
-    On a val that supports an accuracy it compares plain logistic regression (`an`) with methods for unknown labels;
-    else, by cross-validation, which is noisy, those that were not behind on albums of 200 to 2,000 images.
-    """
+    """Return the methods that `auto` compares on a val that supports an accuracy, else by noisy cross-validation."""
     table = data.train.labels
     present, absent, unknown = table.counts().total
     measured = data.val is not None and choose_selection(data.val.labels, None).rule in ("clean", "known")
@@ -138,11 +133,7 @@ class SearchSpace:
 
 
 def is_searched(data: Dataset, protocol: str, folds: int, *, preset: str | None, head: str) -> bool:
-    """Return whether the data choose the settings of a linear head that a request leaves open.
-
-    They do without val, by folds, and on val; not with the settings of a paper, from the head of class names, or where
-    there are so many labels that a penalty hardly matters and a search would take hours.
-    """
+    """Return whether the data choose the settings of a linear head that a request leaves open, by folds or on val."""
     if protocol != "linear" or preset is not None or head == "zero-shot":
         return False
     return folds > 0 or (data.val is not None and len(data.train) * len(data.classes) <= NEWTON_LABELS)
@@ -185,10 +176,7 @@ def candidate_configs(config: RunConfig, table: LabelTable, width: int, space: S
 
 
 def neighbors(configs: Sequence[RunConfig], scores: Sequence[float], space: SearchSpace) -> list[RunConfig]:
-    """Return the configurations that a search compares next: those around the best of each method that is close.
-
-    A score is from 0 to 1, or NaN where training failed. The result is empty where all were compared.
-    """
+    """Return the configurations that a search compares next, around the best of each method that is close."""
     origin = configs[0]
     known = {_place(config, origin) for config in configs}
     best: dict[str, tuple[float, RunConfig]] = {}

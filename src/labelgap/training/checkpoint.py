@@ -1,7 +1,6 @@
 """``last.pt``, from which a run resumes, and ``best.safetensors``, the weights of its best epoch.
 
-Two generations of each are on the disk while a run trains. Where the newer one is damaged, the run resumes from the
-older one, repeats what was between them, and ends with the same numbers.
+Two generations of each are on the disk while a run trains: where the newer one is damaged, the older one counts.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ class Stateful(Protocol):
 
 
 class PartialEpoch(BaseModel, extra="forbid", strict=True, arbitrary_types_allowed=True):
-    """The position in an epoch after a complete optimizer step, and the mean loss until there.
-
-    The order of the images and their random changes follow from the seed and the epoch alone, so the number of batches
-    that are done is enough to continue with the next one, without reading an image of those before.
-    """
+    """The position in an epoch after a complete optimizer step, and the mean loss until there."""
 
     batches: NonNegativeInt = 0
     images: NonNegativeInt = 0
@@ -116,11 +111,7 @@ def load_checkpoint(
     fingerprint: str = "",
     log: Callable[[str], None] = lambda text: None,
 ) -> TrainingState:
-    """Restore everything as it was at the last checkpoint; return a fresh state if there is none.
-
-    A checkpoint with another ``fingerprint`` of the configuration is refused. ``log`` gets a message when ``last.pt``
-    is damaged and the checkpoint before it is used.
-    """
+    """Restore the last checkpoint of the ``fingerprint``, or the one before a damaged one; a fresh state for none."""
     if is_main_process():
         remove_partials(folder)
     content, damage = _newest(folder, device)
@@ -315,10 +306,7 @@ def _recorded_epoch(path: Path) -> int | None:
 
 
 def get_rng_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of Python's, NumPy's, torch's and the device's generators in plain types.
-
-    With several processes the first one writes the checkpoint, and all restore its state, each on its own device.
-    """
+    """Return the states of Python's, NumPy's, torch's and the device's generators in plain types."""
     _, key, position, has_gauss, gauss = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),

@@ -55,10 +55,7 @@ class CostEstimate:
 def measure_cost(
     plan: TrainingPlan, network: Classifier, workers: int = 0, reporter: Reporter | None = None
 ) -> CostEstimate:
-    """Measure a few batches and estimate the cost of a training.
-
-    The fastest batch counts; on a busy machine the estimate is too high. The reporter shows how image files are hashed.
-    """
+    """Measure a few batches, of which the fastest counts, and estimate the cost of a training."""
     data, config, device = plan.data, plan.config, plan.device
     total, width, classes = sum(map(len, data.splits)), network.backbone.num_features, len(data.classes)
     weights = count_parameters(network) * 4
@@ -106,11 +103,7 @@ def _feature_seconds(images: ImageSource, plan: TrainingPlan, network: Classifie
 
 
 def _epoch_seconds(plan: TrainingPlan, network: Classifier) -> float:
-    """Return the time of an epoch: a few steps on a copy of the network, and val.
-
-    On a CPU a whole batch of a large network takes a minute: there, steps of two images are measured first, and whole
-    batches only where they are quick.
-    """
+    """Return the time of an epoch, from a few steps on a copy of the network, on a CPU of two images first, and val."""
     data, config, device, copy = plan.data, plan.config, plan.device, deepcopy(network).train()
     optimizer = build_optimizer([{"params": list(copy.parameters()), "lr": 1e-9}], config)
     inputs = ImageInputs(data.train.images, copy.backbone, device, config.flip, config.seed, 0, config.transform)

@@ -1,8 +1,7 @@
 """Training steps replayed from a CUDA graph: the host launches each with one call, and waits for none.
 
-Launching the kernels of a step one by one takes the host longer than a GPU needs for small batches. The first full
-batches are trained eagerly, because a capture needs warmed-up kernels; so are smaller batches, and everything where a
-capture fails. Of a network the forward and backward passes are replayed, of the linear engine whole steps.
+The first full batches are trained eagerly, because a capture needs warmed-up kernels; so are smaller ones, and
+everything where a capture fails. Of a network forward and backward are replayed, of the linear engine whole steps.
 """
 
 from __future__ import annotations
@@ -35,12 +34,10 @@ FREE_SHARE: Final = 0.8
 class GraphedStep:
     """Computes steps, from a graph where there is one, and for a network also the gradients of its parameters.
 
-    ``modules`` are the network, whose gradients are computed, and whatever else has a part in a step: the loss. Nothing
-    is captured where the host has a part in a step that a replay would leave out: it draws random numbers, or a module
-    counts its calls; and where launching does not take long, unless ``always``. A ``lasting`` graph serves all epochs;
-    else each captures its own, because what the loss reads changes between them, or because processes are forked, which
-    must not inherit a graph. ``log`` says that a capture failed. ``disabled`` says why steps are not replayed; None
-    where they are, or may be later. It holds no reference to what trains the steps, so that both are freed at once.
+    ``modules`` have a part in a step. Nothing is captured where the host has one that a replay would leave out (random
+    numbers, a count of calls); or where launching does not take long, unless ``always``. A ``lasting`` graph serves all
+    epochs; else what the loss reads changes, or processes are forked, which must not inherit a graph. ``disabled`` says
+    why steps are not replayed. It holds no reference to what trains the steps, so that both are freed at once.
     """
 
     def __init__(
@@ -185,9 +182,7 @@ def run_on_side_stream(work: Callable[[], T], device: torch.device, stream: torc
 def capture_graph(work: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
     """Capture work in a CUDA graph without running it; return the graph and the tensors that a replay fills.
 
-    The garbage collector waits: a CUDA graph that it frees during a capture makes the capture fail. Other threads, such
-    as a loader's, may use the device meanwhile. ``RuntimeError`` where something cannot be captured; the device can be
-    used as before.
+    The garbage collector waits: a CUDA graph that it frees during a capture makes the capture fail.
     """
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     torch.cuda.synchronize(device)

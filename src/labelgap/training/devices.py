@@ -10,10 +10,7 @@ from labelgap.core.errors import InputError
 
 
 def choose_device(requested: str = "auto") -> torch.device:
-    """Return the requested device; under "auto" CUDA, else MPS, else the CPU.
-
-    Of several processes that ``torchrun`` starts on a machine, each gets a GPU of its own.
-    """
+    """Return the requested device, one GPU for each process of a machine; under "auto" CUDA, else MPS, else the CPU."""
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if requested == "auto":
         requested = "cuda" if has_cuda else "mps" if has_mps else "cpu"

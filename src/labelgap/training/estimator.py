@@ -1,8 +1,4 @@
-"""``LabelGapClassifier``: the linear engine as a scikit-learn estimator, for any feature vectors; and its scorers.
-
-The scorers are called as ``scorer(estimator, X, Y)``, so they go where scikit-learn takes ``scoring=``, with any
-estimator that has a ``decision_function`` or ``predict_proba`` of one column per class, pipelines included.
-"""
+"""``LabelGapClassifier``: the linear engine as a scikit-learn estimator, for any feature vectors; and its scorers."""
 
 from __future__ import annotations
 

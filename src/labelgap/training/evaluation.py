@@ -89,11 +89,9 @@ def evaluate_in_full(
     resamples: int = 1000,
     groups: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Return the measures of ``evaluate_scores``, with 95 % intervals and a row for every class.
+    """Return the measures of ``evaluate_scores``, with 95 % intervals and a row for every class (``per_class``).
 
-    ``intervals`` has level, resamples of the images (0 for no intervals), and (low, high) of map, map_samples,
-    f1_micro, f1_macro, None where the labels support none. ``per_class`` has name, present, absent, unknown,
-    average_precision and its interval, threshold, mark, precision, recall, f1, and ``why`` a number is missing.
+    ``intervals`` has (low, high) of map, map_samples, f1_micro, f1_macro, None where the labels support none.
     """
     scores = expit(logits)
     decisions = scores >= thresholds.values.astype(np.float32)
@@ -152,8 +150,7 @@ def match_classes(
 ) -> tuple[LabelTable, tuple[str, ...], tuple[str, ...]]:
     """Concatenate tables, with their columns in the order of a run's classes, matched by name.
 
-    The second value are the classes of the run that the tables lack, which are unknown everywhere; the third are those
-    of the tables that the run lacks, which are left out. The tables are of the same classes.
+    Then follow the classes of the run that the tables lack, and those of the tables that the run lacks.
     """
     given = tables[0].classes
     missing = tuple(name for name in classes if name not in given)

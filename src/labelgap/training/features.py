@@ -1,12 +1,8 @@
 """Features that a backbone extracts, once per image: the inputs of the linear protocol.
 
-They are cached by the network and the content of an image, so that whatever split, table or command asks for an image,
-it is computed once; ``labelgap cache`` lists them. Features of mirror images are stored apart.
-
-The content of an image file is a digest of its bytes. To hash a file is to read it, so the cache also keeps digests by
-the state of a file: path, size, inode, and the times at which its content and its inode last changed. A file whose
-state is known is not read again, unless it changed less than two seconds before it was hashed: within the resolution of
-a file system's clock it could change again unnoticed.
+They are cached by the network and the content of an image, whatever split, table or command asks for it. The cache also
+keeps digests of files by path, size, inode and times: a file is read again only if its state is unknown, or it changed
+less than two seconds before it was hashed, within the resolution of a file system's clock.
 """
 
 from __future__ import annotations
@@ -70,9 +66,8 @@ def split_features(
     reporter: Reporter,
     **options: Any,
 ) -> dict[str, NDArray[Any]]:
-    """Return the ``(N, D)`` features of splits: the data's own vectors, or those that a backbone computes.
-
-    ``build_backbone`` is called only where the data are images; the other arguments are those of ``extract_features``.
+    """Return the ``(N, D)`` features of splits: the data's own, or ``extract_features`` of a backbone that is built
+    then.
     """
     sources = {name: data.split(name).images for name in splits}
     vectors = {name: images.vectors for name, images in sources.items() if isinstance(images, FeatureVectors)}
@@ -97,13 +92,9 @@ def extract_features(
 ) -> list[NDArray[np.float32]]:
     """Return the ``(N, D)`` pooled features of each source, from the cache as far as they are there.
 
-    Images with the same content are computed once. Where the cache cannot be used, features are computed without it.
-    Several processes each compute their ``own_rows``, and store them in the cache of their machine.
-
-    The backbone is moved to ``device``, in eval mode; for ``transform`` see ``ImageInputs``. ``everywhere`` is whether
-    all processes get the features, or only the first, and the others arrays without rows. ``average_flips`` takes the
-    mean of the features of an image and of its mirror image. ``precision`` is that of the convolutions, where a CPU
-    computes with it, else float32; None for the fastest.
+    Several processes each compute their ``own_rows``; ``everywhere`` is whether all get the features, or only the
+    first. ``average_flips`` takes the mean of the features of an image and of its mirror image. ``precision`` is that
+    of the convolutions where a CPU computes with it, None for the fastest.
     """
     precision, batch_size = inference_precision(backbone, device, precision), bounded_batch(batch_size, backbone)
     own = [images.select(own_rows(len(images))) for images in sources] if is_distributed() else sources
@@ -150,10 +141,7 @@ class CachedFeatures:
         self.stores = [_open_store(backbone, transform, quiet, half, precision) for half in _halves(average_flips)]
 
     def read(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which images have features, and the ``(N, D)`` features.
-
-        Files that were not hashed before are not read, and count as images without features.
-        """
+        """Return which images have features, and the ``(N, D)`` features; unknown files are not read."""
         keys, rows = content_keys(images, self.digests, hash_files=False).keys, np.arange(len(images))
         found, halves = np.ones(len(images), dtype=bool), list[NDArray[np.float32]]()
         for store in self.stores:
@@ -187,10 +175,8 @@ def _open_store(
 
 
 def next_block(times: Sequence[float], seconds: float) -> int:
-    """Return of how many batches the next block is, to last ``seconds``, or longer where its start is slow.
-
-    Worker processes start with every block: it lasts ``START_UPS`` times as long as their start, which is what its
-    first batch takes longer than the others. ``times`` are when a block began, and when each batch was computed.
+    """Return of how many batches the next block is, to last ``seconds``, or ``START_UPS`` times the start of its
+    workers.
 
     Example:
         >>> next_block([0.0, 6.0], 1.0), next_block([0.0, 6.0, 6.5, 7.0], 1.0), next_block([0.0, 6.0, 12.0], 1.0)
@@ -209,8 +195,7 @@ _Batch = tuple[int, Rows]
 class _MissingFeatures:
     """Fills the rows of ``features``, counted over all sources, that the cache lacks, a block at a time.
 
-    A complete block is stored, and then the cache is searched again: several processes that want the same images take
-    short blocks in a random order and so share the work.
+    Several processes that want the same images take short blocks in a random order, and search the cache after each.
     """
 
     def __init__(
@@ -326,11 +311,7 @@ def open_digests() -> RowStore:
 def content_keys(
     images: ImageSource, digests: RowStore, reporter: Reporter | None = None, *, hash_files: bool = True
 ) -> ContentKeys:
-    """Return the keys of images, in files or in memory.
-
-    New ``digests`` of files are stored. Files whose state is not known are read, or with ``hash_files=False`` left
-    unknown.
-    """
+    """Return the keys of images, by the ``digests`` of files; with ``hash_files=False`` new ones are unknown."""
     if isinstance(images, StoredImages) and images.digests is not None:
         return ContentKeys(images, images.digests, np.ones(len(images), dtype=bool))
     if not isinstance(images, FileImages):

@@ -1,8 +1,4 @@
-"""``fit`` trains a run on a data set: it plans the training, trains its phases, and measures and writes the result.
-
-The phases of the protocols: "linear" trains a head on fixed features, "end-to-end" the whole network, "linear-init"
-first the one and then the other.
-"""
+"""``fit`` trains a run on a data set: it plans the training, trains its phases, and measures and writes the result."""
 
 from __future__ import annotations
 
@@ -267,8 +263,8 @@ def _train_head(
 def _train_initial_head(context: TrainingContext) -> tuple[float, dict[str, Tensor]] | None:
     """Train the head on fixed features in one process, and leave the weights of its best epoch in the network.
 
-    Epochs are counted from 1 in each phase, and the next one starts without revisions (Cole 2021, Kim 2022). The result
-    is the duration and the ``handoff_state`` of the loss; None if a Ctrl-C came before the phase was complete.
+    The result is the duration and the ``handoff_state`` of the loss; None if a Ctrl-C came before the phase was
+    complete.
     """
     folder = context.folder / LINEAR_FOLDER
     context = replace(context, folder=folder, config=context.config.linear_phase(), on_epoch=None)
@@ -355,11 +351,7 @@ def _write_results(
     seconds_before: float = 0.0,
     search: Search | None = None,
 ) -> None:
-    """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete.
-
-    ``best_logits`` are those of a split, and of sizes where these are averaged. With a cross-validation the training
-    images are measured as well, by their out-of-fold scores.
-    """
+    """Measure the best epoch, and write predictions, trace and summary; nothing where no epoch is complete."""
     data, config, revisions = context.data, context.config, trainer.revisions
     if not state.epoch:
         return

@@ -39,11 +39,7 @@ class _Stored(BaseModel):
 
 
 class EpochRecord(_Stored):
-    """A line of an epoch; a number that was not finite is None.
-
-    Epoch 0 is the linear head of linear-init, which has a score and no loss. ``lr_factor`` is what a divergence before
-    left of the rates, and ``restarted`` whether this epoch diverged, so that the next one continued from the best one.
-    """
+    """A line of an epoch; a number that was not finite is None. Epoch 0 is the linear head of linear-init."""
 
     epoch: Epoch
     loss: Value | None
@@ -244,10 +240,7 @@ def has_accuracy(metrics: Mapping[str, Any]) -> bool:
 
 
 def unseen_splits(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Return the splits that were scored by models that have not seen their labels, the best evidence first.
-
-    Train is one of them where a run was cross-validated. The values are headings.
-    """
+    """Return headings of the splits scored by models that have not seen their labels, the best evidence first."""
     names = {"test": "test", "val": "val"}
     if metrics.get("cross_validation"):
         names["train"] = "out-of-fold"

@@ -1,8 +1,6 @@
 """Runs on the Hugging Face hub: ``hf://owner/name`` or ``hf://owner/name@revision`` in place of a run folder.
 
-Of the repository only the files of a run are fetched, by huggingface_hub, whose cache also serves where there is no
-network. They are copied into a folder of the cache by their commit, as the hub's cache consists of links. Such a run is
-like any that somebody else made: it is read, and nothing that it names is loaded or executed unasked.
+Only the files of a run are fetched, and copied into a folder of the cache. It is read as any run of somebody else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Live logs of a training: the scalars of every epoch to a CSV file, TensorBoard, Weights & Biases or MLflow.
 
-A log that fails is closed with one warning, and never ends the training. ``logs.json`` says which epochs every log
-holds, so that a resumed run continues it.
+A log that fails is closed with one warning. ``logs.json`` says which epochs every log holds, for a resumed run.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ Callback = Callable[[History], None]
 
 
 def epoch_scalars(record: Mapping[str, Any], config: RunConfig) -> dict[str, float]:
-    """Return the scalars of an epoch: what is known and finite of its record in ``metrics.jsonl``, and the rate.
-
-    ``val/score`` is what selects the epoch; ``val/map`` is there too where that is a mean average precision.
-    """
+    """Return what is known and finite of a record in ``metrics.jsonl``, and the rate; ``val/score`` selects."""
     found = {f"{part}/{name}": record.get(name) for part, names in _RECORD.items() for name in names}
     if record.get("select") in ("clean", "known"):
         found["val/map"] = record.get("score")
@@ -93,11 +89,7 @@ def _finite(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 class EpochLogger(ABC):
-    """Writes the scalars of epochs to one kind of log; it is opened when the first epoch ends.
-
-    ``settings`` are the hyper-parameters of the run. A resumed run continues the log whose ``id`` is not "", at the
-    epoch ``start``.
-    """
+    """Writes the scalars of epochs to one kind of log; a resumed run continues that of ``id`` at epoch ``start``."""
 
     package = ""  # the library that must be installed
 
@@ -136,8 +128,7 @@ class _CsvLogger(EpochLogger):
 class _TensorBoardLogger(EpochLogger):
     """Event files in ``tensorboard/`` of the run folder, with the hyper-parameters for the HPARAMS tab.
 
-    These are on disk before the run's id is stored, and every epoch is flushed. A resumed run adds an event file, which
-    discards the epochs that it repeats. TensorBoard reads them by the second in their names: it must be a later one.
+    A resumed run adds a file that discards the epochs it repeats; its name must have a later second than the others.
     """
 
     package = "tensorboard"
@@ -170,11 +161,10 @@ class _TensorBoardLogger(EpochLogger):
 
 
 class _WandbLogger(EpochLogger):
-    """A run in ``wandb/`` of ``WANDB_DIR`` or of the current folder.
+    """A run in ``wandb/`` of ``WANDB_DIR`` or of the current folder: its links have no place in a run folder.
 
-    It is not in the run folder, because wandb makes links to its cache there, and labelgap refuses links out of a run.
-    Nothing is sent and nobody is logged in unless ``WANDB_MODE=online``; ``wandb sync`` uploads an offline run later.
-    Neither console output, code nor statistics of the machine are recorded. ``WANDB_PROJECT`` is "labelgap" by default.
+    Nothing is sent unless ``WANDB_MODE=online``, and neither console output, code nor statistics of the machine are
+    recorded.
     """
 
     package = "wandb"
@@ -208,10 +198,7 @@ class _WandbLogger(EpochLogger):
 
 
 class _MlflowLogger(EpochLogger):
-    """A run on the server of ``MLFLOW_TRACKING_URI``, or in ``mlflow.db`` of the run folder.
-
-    The experiment is that of ``MLFLOW_EXPERIMENT_NAME``, "labelgap" by default.
-    """
+    """A run of ``MLFLOW_EXPERIMENT_NAME`` on ``MLFLOW_TRACKING_URI``, or in ``mlflow.db`` of the run folder."""
 
     package = "mlflow"
 
@@ -277,10 +264,9 @@ def check_loggers(log: str | Sequence[str]) -> tuple[str, ...]:
 def log_epochs(
     names: Sequence[str], folder: Path, warn: Callable[[str], None], on_epoch: Callback | None = None, *, resume: bool
 ) -> Iterator[Callback | None]:
-    """Yield what a trainer calls after every epoch: it writes the logs, and calls ``on_epoch`` after that.
+    """Yield what a trainer calls after every epoch: it writes the logs, in the first process, and calls ``on_epoch``.
 
-    Only the first of several processes writes. A run that is resumed continues the logs of its folder. At the end a
-    finished run gets what its logs lack: it may have been killed after its last epoch.
+    At the end a finished run gets what its logs lack: it may have been killed after its last epoch.
     """
     if not names or not is_main_process():
         yield on_epoch

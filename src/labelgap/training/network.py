@@ -1,7 +1,4 @@
-"""The network of a run, made from its configuration; for data that are features already, a head behind the identity.
-
-So a run on feature vectors is a linear run like any other, with the backbone "features".
-"""
+"""The network of a run, made from its configuration; for data that are features already, a head behind the identity."""
 
 from __future__ import annotations
 
@@ -46,11 +43,7 @@ class IdentityBackbone(Backbone):
 def build_classifier(
     config: RunConfig, width: int | None, *, pretrained: bool = True, backbone: Backbone | None = None
 ) -> Classifier:
-    """Build the network of a run; ``width`` is the number of features of the data, where its backbone is "features".
-
-    ``pretrained`` loads the initial weights of the backbone, which are not needed where those of the run follow. A
-    ``backbone`` that is given is taken as it is.
-    """
+    """Build the network of a run, of ``width`` features with the backbone "features", else maybe ``pretrained``."""
     if backbone is None and config.backbone == FEATURES and width is not None:
         backbone = IdentityBackbone(width)
     if backbone is None:
@@ -70,10 +63,7 @@ def build_classifier(
 def check_weights(
     config: RunConfig, width: int | None, weights: Mapping[str, Tensor], path: Path, optional: tuple[str, ...] = ()
 ) -> None:
-    """Refuse weights that do not fit the network of a run, before memory for the network is allocated.
-
-    Tensors whose names begin as ``optional`` need not be among them. A class of the user is not made for it.
-    """
+    """Refuse weights that do not fit a network before it is allocated; names that begin as ``optional`` may lack."""
     if is_class_path(config.backbone):
         return
     backbone = None if config.backbone == FEATURES else outline_backbone(config.backbone, config.size)
@@ -99,10 +89,7 @@ def initial_network(
 def copy_backbone(
     network: nn.Module, weights: str | os.PathLike[str] | None, folder: Path, size: int | None
 ) -> tuple[Backbone, Path]:
-    """Return a copy of a module as a backbone, and the file in the run folder of its initial weights, which it gets.
-
-    ``weights`` are what the caller of ``fit`` gave beside the module: none.
-    """
+    """Return a copy of a module as a backbone, and the file in the run folder that gets its initial weights."""
     if weights is not None:
         raise InputError("the weights of a network that is given as an object are in the object: leave them out.")
     backbone, stored = as_backbone(deepcopy(network)), folder / INITIAL_WEIGHTS

@@ -1,7 +1,4 @@
-"""``plan_training`` decides everything about a training before it starts: data, method, settings, selection, search.
-
-What a request leaves open is chosen here, and what does not fit together is refused, before anything is written.
-"""
+"""``plan_training`` decides everything about a training before it starts: data, method, settings, selection, search."""
 
 from __future__ import annotations
 
@@ -153,11 +150,7 @@ class TrainingPlan:
 def plan_training(
     data: Dataset, request: TrainingRequest, device: torch.device | None = None, stored: RunConfig | None = None
 ) -> TrainingPlan:
-    """Decide everything that a request leaves open, or raise an error about what does not fit together.
-
-    A GPU as device has other defaults; what depends on the device stays as it is in the ``stored`` configuration of a
-    run to resume.
-    """
+    """Decide everything that a request leaves open, or raise an error about what does not fit together."""
     request.check()
     if empty := [split.name for split in data.splits if not len(split)]:
         raise InputError(f"{data.name}: {empty[0]} has no images. Leave the split out, or give it some.")
@@ -259,11 +252,7 @@ def prepare_data(
 def _protocol(
     data: Dataset, request: TrainingRequest, device: torch.device | None, stored: RunConfig | None
 ) -> tuple[str, dict[str, Any]]:
-    """Return the protocol, and the settings of the preset.
-
-    By default it is that of the data; for many images on a GPU, linear-init instead of linear. For 1,280 photos
-    training the whole network gains little or nothing (docs/training.md), and it needs a val.
-    """
+    """Return the protocol, that of the data or, of many images on a GPU, linear-init, and settings of the preset."""
     protocol = request.protocol or (stored.protocol if stored and request.preset is None else None)
     from_preset, has_features = dict[str, Any](), data.backbone == FEATURES
     if request.preset is not None:
@@ -311,17 +300,10 @@ def resolve_settings(
 ) -> dict[str, Any]:
     """Merge the user's settings over those of a preset, or over the defaults; refuse what does not fit together.
 
-    The defaults are those of the protocol:
-
-    - linear: 25 epochs at batch 16, as in the single-positive papers;
-    - end-to-end from pretrained weights: 12 epochs with the head "attention", else 20, at batch 16, a cosine schedule
-      after half an epoch of warm-up, random changes of the images, and the rates of the optimizer. That is SGD with
-      momentum for a network with batch normalization, by val mAP on the whole of VOC2012 (docs/results/recipe.md);
-      AdamW for one without (transformers, ConvNeXt), where neither was measured;
-    - linear-init: the first, then the second;
-    - end-to-end from random weights: rates for a small network.
-
-    Images that may not be mirrored (``flip``), such as text, are not turned or cut either.
+    Defaults: linear, 25 epochs at batch 16, as in the single-positive papers; end-to-end from pretrained weights, 20
+    epochs (12 with the head "attention") at batch 16, a cosine schedule after half an epoch of warm-up, and SGD for a
+    network with batch normalization (docs/results/recipe.md), AdamW for one without; linear-init, both. Images that may
+    not be mirrored (``flip``), such as text, are not turned or cut either.
     """
     base = {name: from_preset[name] for name in KEYWORDS if name in from_preset}
     if not base and protocol == "linear":
@@ -366,10 +348,7 @@ def _is_cuda(device: torch.device | None) -> bool:
 def _method(
     data: Dataset, request: TrainingRequest, protocol: str, searched: bool, pretrained: bool
 ) -> tuple[str, str | None, dict[str, Any], Loss]:
-    """Return the method, the reason for it, its options and its loss.
-
-    A loss object counts as its class and its options: the run trains a new loss that is made from them.
-    """
+    """Return the method, the reason for it, its options and its loss, a new one of the class of a given object."""
     why: str | None = None
     given: Mapping[str, Any] = request.options
     if isinstance(request.method, Loss):

@@ -1,8 +1,4 @@
-"""The training settings of the papers, per data set where they state them: ``--preset``.
-
-The user's settings take precedence over those of a preset. The options of the methods come from ``lg.defaults``, with
-or without a preset.
-"""
+"""The training settings of the papers, per data set where they state them: ``--preset``; the user's come first."""
 
 from __future__ import annotations
 
@@ -20,10 +16,7 @@ LINEAR_PHASE: Final = {f"linear_{name}": value for name, value in LINEAR_DEFAULT
 
 
 def preset(name: str, *, method: str, dataset: str | None, protocol: str | None) -> dict[str, Any]:
-    """Return the settings of a paper for a method on a data set; another set than the papers' gets those of COCO.
-
-    None as protocol is the main one of the paper. "linear" is the first phase of "linear-init", alone. Only Cole 2021
-    has settings that depend on the method.
+    """Return the settings of a paper for a method on a data set, else COCO, in a protocol, by default its main one.
 
     Example:
         >>> settings = preset("kim2022", method="ll-r", dataset="voc2012", protocol=None)
@@ -52,9 +45,8 @@ def describe_missing_settings(name: str, dataset: str | None) -> str | None:
 def _cole2021(method: str, dataset: str, protocol: str | None) -> dict[str, Any]:
     """Adam with one learning rate; 25 epochs linear, 10 end-to-end, 25 + 10 linear-init.
 
-    The paper searches batch {8, 16} × lr {1e-2 … 1e-5}. Of its choices the linear phases of `an-ls` and `role` are
-    known; the others get 16 and 1e-3. Where the whole network is trained, val chose batch 8 and 1e-5 of all eight
-    on VOC2012 (88.0 with all labels, docs/results/recipe.md).
+    Of the searched settings those of `an-ls` and `role` are known; the others get 16 and 1e-3. For a whole network val
+    chose batch 8 and 1e-5 on VOC2012 (docs/results/recipe.md).
     """
     smooth = method in ("an-ls", "ls")
     batches = (8, 8, 16, 8) if smooth else (16, 16, 16, 8)

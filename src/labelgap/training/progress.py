@@ -23,10 +23,9 @@ _Move = Callable[[int, Note | None], None]
 
 
 class Reporter:
-    """Prints messages and progress to standard error; nothing when ``quiet``.
+    """Prints messages and progress to standard error, of the first process; nothing when ``quiet``.
 
-    Of several processes only the first prints. Where standard error is no terminal, as in the log of a batch job,
-    progress is a line now and then, without control characters. ``done`` are the steps of the innermost bar.
+    Where standard error is no terminal, progress is a line now and then. ``done`` are the steps of the innermost bar.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -99,10 +98,7 @@ class Reporter:
 
     @contextmanager
     def _draw_bar(self, title: str, total: int, done: int) -> Iterator[_Move]:
-        """Draw a bar, below those of outer blocks; its note changes five times a second at most.
-
-        rich does not redirect the standard streams: these escape what others wrote, and would escape the bar as well.
-        """
+        """Draw a bar, below those of outer blocks; rich does not redirect streams, which would escape the bar."""
         outer, noted = self._progress, 0.0
         columns = (
             TextColumn("{task.description}", markup=False),

@@ -22,11 +22,7 @@ RERUN_OUT: Final = "runs/rerun"
 
 
 def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
-    """Return the command that repeats a run; it states every setting, to do the same on another machine.
-
-    None where the commands have no option for something: data made by hand, the sizes of the digits, labels hidden
-    twice, an option that is a list of one, classes by their import path. ``train_script`` covers all of them.
-    """
+    """Return the command that repeats a run with every setting; None if the commands have no option for something."""
     data = data_arguments(config.data)
     if data is None or any(map(is_class_path, (config.method, config.backbone))):
         return None
@@ -50,11 +46,7 @@ def train_script(config: RunConfig, out: str = RERUN_OUT) -> str:
 
 
 def fit_arguments(config: RunConfig) -> dict[str, Any]:
-    """Return the arguments of ``fit`` that give this configuration, without those at their default.
-
-    With a preset all are there, since the preset would replace the defaults; otherwise also those whose default depends
-    on the data, the network or the method.
-    """
+    """Return the arguments of ``fit`` that give this configuration, without those at their fixed default."""
     given: dict[str, Any] = {
         name: value
         for name, (info, setting) in SETTINGS.items()
@@ -174,10 +166,7 @@ RANDOM_IMAGES: Final = 300
 
 
 def review_split(data: Dataset) -> Split:
-    """Return the split whose random images are reviewed by default: val or test where labels are unknown, else train.
-
-    Where all images are in train, cross-fitted models have scored each of them without its labels.
-    """
+    """Return the split whose random images are reviewed by default: val or test if labels are unknown, else train."""
     held_out = (split for split in (data.val, data.test) if split is not None and not split.labels.complete)
     return next(held_out, data.train)
 
@@ -185,11 +174,7 @@ def review_split(data: Dataset) -> Split:
 def run_review_commands(
     folder: str | os.PathLike[str], config: RunConfig, data: Dataset | None = None, *, share: bool = False
 ) -> tuple[str, ...]:
-    """Return the commands that measure a run on random images of its own data, quoted for a shell.
-
-    There is none for feature vectors, which cannot be looked at, for data made by hand, and where all labels are known.
-    An absolute path is cut to its last part to ``share`` it.
-    """
+    """Return the commands that measure a run on random images of its own data, with short paths to ``share``."""
     complete = data is not None and all(split.labels.complete for split in data.splits)
     if not config.data or config.backbone == FEATURES or complete:
         return ()
@@ -209,11 +194,7 @@ def run_audit_commands(
 def data_review_commands(
     folder: str | os.PathLike[str], data: Dataset, words: Sequence[str], name: str, split: str
 ) -> tuple[str, ...]:
-    """Return the commands that measure a run on random images of other data; none for feature vectors.
-
-    ``words`` are DATA and its options as arguments; the ``name`` of the data is for the folder of the review; ``split``
-    to draw images of is the review's own where it is "all".
-    """
+    """Return the commands that measure a run on random images of other data, given by ``words`` and ``name``."""
     if isinstance(data.train.images, FeatureVectors):
         return ()
     run = _place(folder)
@@ -225,10 +206,7 @@ def data_review_commands(
 def comparison_review_commands(
     folder: str | os.PathLike[str], recipe: Mapping[str, Any], *, share: bool = False
 ) -> tuple[str, ...]:
-    """Return the commands that write a table on which the methods of a comparison have an accuracy.
-
-    ``recipe`` says how its data were loaded; absolute paths are cut to their last part to ``share`` them.
-    """
+    """Return the commands that write a table on which the methods of a comparison have an accuracy."""
     shown = strip_directories(dict(recipe)) if share else recipe
     data = data_arguments({**shown, "steps": []} if shown else shown)
     if data is None or recipe["name"] == FEATURES:

@@ -33,10 +33,7 @@ from labelgap.labels.revisions import provenance_path, read_provenance
 
 
 def leave_out_ranked_absents(data: Dataset) -> tuple[Dataset, int]:
-    """Return data without the absents of train that a person decided, and how many they are.
-
-    Images of which every label is known keep theirs: a review of random images decides all labels of an image.
-    """
+    """Return data without the absents of train that a person decided, but of complete images, and how many."""
     labels = data.train.labels
     decided = reviewed_labels(data, {"train": labels})
     if not len(decided):
@@ -50,10 +47,7 @@ def leave_out_ranked_absents(data: Dataset) -> tuple[Dataset, int]:
 
 
 def reviewed_labels(data: Dataset, tables: Mapping[str, LabelTable]) -> NDArray[np.int64]:
-    """Return the labels of some splits that a person decided and nobody changed since, by the list beside the data.
-
-    They are ``(P,)`` positions ``row · K + class``, ascending; rows are counted over all ``tables``.
-    """
+    """Return the labels that a person decided and nobody changed since: positions ``row · K + class``, ascending."""
     source = data.recipe.get("path")
     entries = read_provenance(provenance_path(Path(source))) if source else []
     decided = [entry.revision for entry in entries if entry.by_person]

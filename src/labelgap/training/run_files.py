@@ -69,10 +69,7 @@ def read_trace(folder: Path) -> dict[str, NDArray[Any]]:
 def read_trace_part(
     path: Path, types: Types, entries: int | None = None, remedy: str = PART_REMEDY
 ) -> dict[str, NDArray[Any]]:
-    """Read arrays ``(R,)`` of a part, or of ``traces.npz``, in which those of the epochs are ``(E, R)``.
-
-    Everything has the type, the shape and values that it is written with. ``entries`` is R; any number if None.
-    """
+    """Read arrays ``(R,)`` of a part, or ``(E, R)`` of ``traces.npz``, of the types, shapes and values written."""
     size = path.stat().st_size if path.exists() else 0  # arrays are not compressed, so they are not larger
     arrays: dict[str, NDArray[Any]] = read_arrays(path, limit=size, remedy=remedy)
     with reading(path, remedy):

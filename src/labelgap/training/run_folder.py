@@ -68,10 +68,7 @@ def default_folder(*, resume: bool = False) -> Path:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Raise an error where a folder holds a run and none is to be resumed, or the reverse.
-
-    A run that failed before it had trained anything, by a broken image for instance, is in nobody's way.
-    """
+    """Raise an error where a folder holds a run, beyond a failed start, and none is to be resumed, or the reverse."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file: choose another --out.")
     exists = is_run_folder(folder)
@@ -114,8 +111,7 @@ def finish_folder(folder: Path, *, interrupted: bool) -> None:
 def sweep_run(folder: Path, *, interrupted: bool) -> None:
     """Remove what a killed process left in the folder of a finished run, and write a missing manifest.
 
-    Whoever writes to a finished run calls it first. Nothing happens while another process holds the lock. A run that
-    was ``interrupted`` keeps the files to resume from.
+    Whoever writes to a finished run calls it first. A run that was ``interrupted`` keeps the files to resume from.
     """
     with suppress(RunError), lock_folder(folder, "removing temporary files"):
         clean_folder(folder, interrupted=interrupted)
@@ -135,11 +131,7 @@ def clean_folder(folder: Path, *, interrupted: bool, older_than: float = _STRAY_
 def write_data_identity(
     folder: Path, identity: DataIdentity, data: Dataset | None = None, reporter: Reporter | None = None
 ) -> None:
-    """Write ``data.parquet``: the split of every image, and digests of its labels and content.
-
-    The images of ``data`` are read for their digests: by these a resumed run notices that an image was changed or
-    exchanged, and one that was trained on is recognized under other names.
-    """
+    """Write ``data.parquet``: the split of every image, and digests of its labels and content, which are read."""
     if data is not None:
         identity = _add_digests(identity, data, np.ones(len(identity.images), dtype=bool), reporter)
     with atomic_path(folder / DATA_FILE) as temporary:
@@ -149,11 +141,10 @@ def write_data_identity(
 def find_training_images(
     folder: Path, data: Dataset, split: str = "all", reporter: Reporter | None = None
 ) -> list[str | None] | None:
-    """Return for every image of a split the name under which the run was trained on it; None if it was not.
+    """Return the name under which the run was trained on each image of a split; None if it was not.
 
-    Images are compared by content where the run knows the digests of its images; only those of the size of a training
-    image are read, and none whose digest is in the cache. Elsewhere they are compared by name and size, and vectors by
-    name and numbers. The result is None where the run does not know its data.
+    Images are compared by content where the run knows digests, and only those of a known size are read; else by name
+    and size. The result is None where the run does not know its data.
     """
     trained = read_data_identity(folder)
     if trained is None:
@@ -185,10 +176,7 @@ def _add_digests(
 def add_known_digests(
     now: DataIdentity, data: Dataset, before: DataIdentity, reporter: Reporter | None = None
 ) -> DataIdentity:
-    """Return the identity of data with digests in the splits where an earlier one has them, so that they are compared.
-
-    It takes a look at the state of every file; those whose state is not in the cache are read.
-    """
+    """Return the identity of data with digests in the splits where an earlier one has them."""
     hashed = {split for split, digest in zip(before.splits, before.digests, strict=True) if digest is not None}
     return _add_digests(now, data, np.array([split in hashed for split in now.splits], dtype=bool), reporter)
 
@@ -217,10 +205,7 @@ def check_data(
 def write_predictions(
     folder: Path, scores: Mapping[str, tuple[Sequence[str], NDArray[np.float32]]], classes: Sequence[str]
 ) -> None:
-    """Write ``predictions.parquet``: image, split, and a column ``score.CLASS`` of probabilities per class.
-
-    ``scores`` are the names of the images of each split, and their logits.
-    """
+    """Write ``predictions.parquet``: image, split, and a column ``score.CLASS`` of probabilities per class."""
     if not scores:
         return
     schema, step = pa.schema(_prediction_types(classes)), max(1, _SCORES_AT_ONCE // max(len(classes), 1))

@@ -1,8 +1,7 @@
 """The search for the settings of a linear head that were left open: its method, penalty and learning rate.
 
-Each candidate is trained on all training images and scored on val. Without val the candidates are cross-validated:
-nothing is held out, every image is scored by a head that has not seen its labels, and thresholds, calibration and,
-where the labels support one, an accuracy come from these scores. The final head is trained on all images.
+Each candidate is trained on all training images and scored on val, or without val cross-validated: then thresholds,
+calibration and accuracy come from out-of-fold scores, and the final head is trained on all images.
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ class _StoredSearch(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """The settings that were found, and what they were compared with.
-
-    ``compared`` has a line for each candidate: its settings and score (None where nothing can be ranked). ``logits``
-    are the ``(N, K)`` out-of-fold logits of the chosen one; None where val chose.
-    """
+    """The settings that were found, and the score of each candidate; ``logits`` are out-of-fold, or None."""
 
     settings: Mapping[str, Any]
     compared: Sequence[Mapping[str, Any]]
@@ -98,10 +93,7 @@ class Search:
 
     @classmethod
     def load(cls, folder: Path, fingerprint: str, labels: LabelTable, methods: Collection[str]) -> Search | None:
-        """Read that of some labels and methods; None where there is none, or one of other settings.
-
-        The folder may be somebody else's: a method can name code, so only one of ``methods`` is taken from it.
-        """
+        """Read that of some labels, of one of ``methods`` alone: a method can name code; None where there is none."""
         path = folder / SEARCH_FILE
         if not path.exists():
             return None
@@ -128,10 +120,7 @@ def stored_logits(folder: Path, labels: LabelTable) -> NDArray[np.float32] | Non
 
 
 def search_settings(plan: TrainingPlan, features: Mapping[str, Tensor], reporter: Reporter) -> Search:
-    """Compare the settings that a plan leaves to a search, on val or by the folds of its configuration.
-
-    ``features`` are ``(N, D)``, of train and val. "last" as selection is about epochs: val still chooses the settings.
-    """
+    """Compare the settings that a plan leaves to a search, on val or by the folds of its configuration."""
     assert plan.search is not None
     data, config, train = plan.data, plan.config, features["train"]
     candidates = candidate_configs(config, data.train.labels, train.shape[1], plan.search)
@@ -194,9 +183,7 @@ def search_heads(
 ) -> Search:
     """Score every candidate, and those around the best ones; choose the one with the best score, the first of equals.
 
-    The ``judge`` is the selection on val, by which the best epoch of a candidate counts; or the fold ``(N,)`` of every
-    image, and the result has then the out-of-fold logits of the best candidate on all images. ``space`` says what is
-    searched around the candidates; ``advance`` is called with 1 after each round.
+    The ``judge`` is the selection on val, or the fold ``(N,)`` of every image, which gives out-of-fold logits too.
     """
     rows = searched_rows(labels, features["train"].shape[1], candidates, seed=candidates[0].seed)
     part, searched, best = select_rows(features["train"], rows), labels.select(rows), dict[str, _Best]()
@@ -241,10 +228,7 @@ def search_heads(
 
 
 def _simplest(best: Mapping[str, _Best], first: str, features: Tensor, selection: Selection) -> RunConfig:
-    """Return the first method's best configuration, unless another is ahead on val by more than half a standard error.
-
-    In 126 draws of seven sets that brought what taking the best brings, without its losses where methods are level.
-    """
+    """Return the first method's best configuration, unless another is ahead on val by half a standard error or more."""
     assert selection.labels is not None
     vectors, codes = features.float().cpu().numpy(), selection.labels.to_dense()
     drawn = bootstrap_weights(len(codes), RESAMPLES, numpy_generator(0, "search on val"))
@@ -272,10 +256,7 @@ def score_folds(
 
 
 def selection_score(selection: Selection, logits: NDArray[np.float32]) -> float:
-    """Return the average precision by a selection rule, each class weighted by its known presents.
-
-    With few images the average precision of a rare class is mostly chance; the weights keep it from deciding.
-    """
+    """Return the average precision by a selection rule, classes weighted by known presents: rare ones are chance."""
     if not np.isfinite(logits).all():
         return math.nan
     if selection.labels is None:

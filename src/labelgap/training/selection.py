@@ -66,10 +66,7 @@ class Selection:
 
 
 def choose_selection(observed: LabelTable | None, truth: LabelTable | None, rule: str = "auto") -> Selection:
-    """Choose the strongest rule that the labels of val support, or the requested one if they support it.
-
-    ``observed`` are the labels of val, None without one; its full labels, ``truth``, count only for "clean".
-    """
+    """Choose the strongest rule that the ``observed`` labels of val, or its ``truth``, support, or that requested."""
     check_rule(rule)
     if observed is None:
         if rule not in ("auto", "last"):

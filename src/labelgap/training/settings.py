@@ -1,8 +1,6 @@
 """Every setting of a training, declared once: its type, bounds, help text, group, and where it has an effect.
 
-The keywords of ``fit`` (``keywords.py``, written by ``python -m labelgap.training.settings``), the options of the
-commands, ``config.json``, the check for settings without effect, the command that repeats a run and the documentation
-come from the fields of ``TrainingSettings``. A setting that is left open is chosen by the plan of the training.
+``keywords.py``, written by ``python -m labelgap.training.settings``, commands and documentation come from the fields.
 """
 
 from __future__ import annotations

@@ -17,9 +17,7 @@ _STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 def defer_interrupt() -> Iterator[list[int]]:
     """Defer a Ctrl-C to the end of the block; a second one interrupts at once. Only the main thread receives any.
 
-    The same holds for SIGTERM in a block of ``record_signals``; elsewhere it ends the process as ever. The list that is
-    yielded has the signal that came, so that a block can end early. What handles the signal may return: the program
-    then continues after the block. A signal that the process ignores stays ignored.
+    So it is with SIGTERM in a block of ``record_signals``. The list that is yielded has the signal that came.
     """
     pending: list[int] = []
     failure: RuntimeError | None = None
@@ -47,10 +45,7 @@ def defer_interrupt() -> Iterator[list[int]]:
 
 @contextmanager
 def record_signals() -> Iterator[list[int]]:
-    """Let SIGTERM interrupt as a Ctrl-C does, by ``KeyboardInterrupt``; yield the list of the signals that came.
-
-    A signal that the process ignores stays ignored. A forked worker has the handlers of before.
-    """
+    """Let SIGTERM interrupt as a Ctrl-C does, unless it is ignored; yield the list of the signals that came."""
     received: list[int] = []
     process = os.getpid()
     previous = {number: signal.getsignal(number) for number in _STOPPING}

@@ -1,8 +1,4 @@
-"""``verify``: whether every file of a run, a study, a sweep or another result is as written, and can be read.
-
-Nothing is written, no class or file that a folder names is loaded, and nothing is downloaded. ``accept_changes`` is for
-files that were changed on purpose, ``trust_folder`` for a folder that somebody else made.
-"""
+"""``verify``: whether every file of a run, a study or another result is as written, and can be read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A page of images with their labels in three states: what ``labelgap inspect --report`` writes.
-
-Some images are random, to show what is typical; some show the rarest classes, where a wrong label matters most.
-"""
+"""A page of images with their labels in three states, random ones and of the rarest classes: ``inspect --report``."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ ImageLocation = tuple[Split, int]
 def write_contact_sheet(
     data: Dataset, path: str | os.PathLike[str], *, summary: DatasetSummary | None = None, images: bool = True
 ) -> Path:
-    """Write the page of a data set, and return its path.
-
-    ``summary`` is that of the data set, if it exists already. Without ``images`` names and labels are listed.
-    """
+    """Write the page of a data set, and return its path; without ``images`` names and labels are listed."""
     summary = summarize(data) if summary is None else summary
     images = images and not isinstance(data.train.images, FeatureVectors)
     starts = np.cumsum([0, *map(len, data.splits)])

@@ -143,10 +143,7 @@ def importance_figure(sweep: Sweep, *, width: float = style.WIDE) -> Figure:
 
 
 def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> Figure:
-    """Draw every trial with a score as a line over an axis for each setting, and one for the score.
-
-    The best trial is thick, the best tenth blue; a green mark beside the axis of the score is ``auto``.
-    """
+    """Draw every trial with a score as a line over an axis for each setting: the best thick, ``auto`` a green mark."""
     trials = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
     figure, (axis,) = style.make_figure(width=width, height=4.2)
     axis.grid(False)

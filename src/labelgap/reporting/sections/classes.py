@@ -1,7 +1,7 @@
 """What is known of every class of a run: average precision, labels, threshold, calibration, group.
 
-The average precision is on the best evidence that there is: test, else val, else the training images scored out of
-fold. Val also chose the epoch and the thresholds, so its numbers are slightly too high; ``split`` says which it is.
+The average precision is on the best evidence that there is: test, else val, which is slightly too high, else out of
+fold.
 """
 
 from __future__ import annotations
@@ -181,10 +181,7 @@ def average_precision_bars(
     *,
     width: float = style.WIDE,
 ) -> Figure:
-    """Draw the average precision, 0 to 1, of every class that counts, with its interval; of many, both ends.
-
-    A class that the known labels cannot support has NaN and is not drawn. The mean is a dashed line.
-    """
+    """Draw the average precision of every class that counts, with its interval; of many, both ends."""
     counted = sorted(((value, name) for name, value in average_precision.items() if value == value), reverse=True)
     shown = style.outermost(counted, MAX_BARS)
     figure, (axis,) = style.make_figure(width=width, height=0.55 + 0.25 * max(len(shown), 1))

@@ -1,6 +1,4 @@
-"""Curves over epochs: loss and score of val of a run, and val after each epoch of several trainings (Zhou et al. 2022,
-figure 3). Test is measured once, in the epoch that val chose, so that nobody chooses by it.
-"""
+"""Curves over epochs: loss and score of val of a run, and of several trainings (Zhou et al. 2022, figure 3)."""
 
 from __future__ import annotations
 
@@ -37,10 +35,7 @@ def learning_curves(
     *,
     width: float = style.WIDE,
 ) -> Figure:
-    """Draw the training loss ``(E,)``, and the score that chooses epochs (``rule``), 0 to 1; ``chosen`` is marked.
-
-    The first epoch is 0 where it is the linear head before the training, which has no loss.
-    """
+    """Draw the training loss ``(E,)``, and the score that chooses epochs (``rule``); epoch 0 is the linear head."""
     losses = np.asarray(loss, dtype=np.float64)
     figure, axes, columns = style.make_panels(1 if score is None else 2, width=width, each=2.7)
     low = chosen is None or not losses[chosen - first] > 0.7 * np.nanmax(losses, initial=0.0)

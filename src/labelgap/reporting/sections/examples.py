@@ -1,7 +1,4 @@
-"""Test images with their known labels and the predictions of models, for the pages of a run and of a study.
-
-Thumbnails are encoded from pixels, so no metadata of a photo (place, time, camera) gets into a report.
-"""
+"""Test images with their known labels and the predictions of models; thumbnails carry no metadata of a photo."""
 
 from __future__ import annotations
 
@@ -102,10 +99,7 @@ def data_url(image: bytes, kind: str = "png") -> str:
 
 
 def diverse_sample(images: NDArray[np.int64], kinds: NDArray[np.int64], count: int, name: str) -> NDArray[np.int64]:
-    """Return the positions of at most ``count`` entries, one per image; a kind comes again after every other kind.
-
-    ``images`` and ``kinds`` are those of every entry, ``(R,)``. The same entries and name give the same sample.
-    """
+    """Return the positions of at most ``count`` entries, one per image; a kind comes again after every other kind."""
     order = numpy_generator(0, name).permutation(len(images))
     by_kind = order[np.argsort(kinds[order], kind="stable")]
     _, first, lengths = np.unique(kinds[by_kind], return_index=True, return_counts=True)
@@ -151,11 +145,7 @@ def _prediction(
     classes: Sequence[str],
     calibration: PlattCalibration | None = None,
 ) -> dict[str, Any]:
-    """Return what a model predicts: classes with their value and outcome, and the closest one if it has none.
-
-    The value is the calibrated probability in percent, or the score of a class without a calibration, called so. A
-    class predicted present is right, wrong or unknown; one that is present and was not predicted is missed.
-    """
+    """Return what a model predicts: classes with their probability or score and outcome, and the closest if none."""
     chances = np.full(len(scores), np.nan) if calibration is None else calibration.of_scores(scores[None])[0]
     predicted = scores >= thresholds
     order = np.argsort(-np.where(np.isnan(chances), scores, chances), kind="stable").tolist()

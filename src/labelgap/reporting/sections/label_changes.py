@@ -1,7 +1,6 @@
 """Labels of single images as a method changes them over the epochs (Kim et al. 2022, figure 3).
 
-Large-loss rejection and correction change a label for one step: their trace has it. Permanent corrections and
-pseudo-labels stay: the revisions have them. Other methods record no change.
+What lasts for one step is in the trace, what stays in the revisions.
 """
 
 from __future__ import annotations

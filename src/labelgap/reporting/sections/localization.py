@@ -156,11 +156,7 @@ def activation_figure(examples: Sequence[ActivationExample], *, width: float = s
 
 
 def localization_section(runs: Mapping[str, Run], page: Page) -> Markup:
-    """Return hit rates and maps of the runs, by label, whose network has class activation maps.
-
-    The pointing game is over a sample of images, so that a page takes seconds: ``pointing_game`` takes all. Without
-    boxes there are only the maps; a run that has none says why. The first ``MAX_RUNS`` runs are shown.
-    """
+    """Return hit rates and maps of the runs, by label, over a sample of images; a run that has none says why."""
     finished = {label: run for label, run in runs.items() if run.finished}
     reasons = {label: reason for label, run in finished.items() if (reason := without_maps(run))}
     shown = {label: run for label, run in finished.items() if label not in reasons}

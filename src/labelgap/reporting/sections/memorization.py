@@ -1,7 +1,6 @@
 """Memorization of labels that are hidden from training but known for measurement (Kim et al. 2022, figure 1, table 1).
 
-If unknown labels are taken as absent, those that are truly absent (true negatives) are learned soon. The loss of those
-that are truly present (false negatives) stays high at first and falls later: they are memorized. A good method delays
+The loss of those that are truly present (false negatives) stays high at first and falls later. A good method delays
 that.
 """
 
@@ -126,8 +125,8 @@ def single_label_panels(kinds: Losses, *, width: float = style.WIDE) -> Figure:
 def memorization_section(runs: Mapping[str, Run], page: Page) -> Markup:
     """Return figures and a table of the losses of labels by kind, of runs by label.
 
-    A page of one run also has the losses of single labels. Where the truth is not known, the losses are of the labels
-    as observed. Without a record, data with unknown labels make it say how to get one.
+    Where the truth is not known, the losses are of the labels as observed. Without a record the section says how to get
+    one.
     """
     kinds = {label: label_losses(run.trace) for label, run in runs.items()}
     unseen = {label: found for label, found in kinds.items() if not found.keys().isdisjoint(("TN", "FN", "unknown"))}

@@ -74,12 +74,10 @@ def modified_labels_from_run(run: Run, data: Dataset | None = None) -> dict[int,
 def modified_labels_from_trace(
     trace: Mapping[str, NDArray[Any]], population: tuple[int, int] | None = None, *, accumulated: bool = False
 ) -> ModifiedLabels | None:
-    """Summarize the modified flags of a trace; None if none is set.
+    """Summarize the modified flags of a trace, as weighted by the ``population``; None if none is set.
 
-    ``population`` is how many unknown labels of the whole training set are truly absent and truly present: a sampled
-    trace has too many of the rare kind, so each kind is weighted by its number. Without it, only the recall is
-    determined. Flags that are ``accumulated`` stay set in later epochs. Unknown labels of unknown truth are left out,
-    unless there are no others: then only the share is determined.
+    Flags that are ``accumulated`` stay set in later epochs. Labels of unknown truth are left out, unless there are no
+    others.
     """
     if not trace:
         return None
@@ -101,11 +99,7 @@ def modified_labels_from_trace(
 def pseudo_labels_from_revisions(
     revisions: Revisions, observed: LabelTable, truth: LabelTable | None, epochs: int
 ) -> dict[int, ModifiedLabels]:
-    """Return the pseudo-labels so far at the end of every epoch, by the state that they assign.
-
-    The revisions are those of a method that assigns a label once; soft targets count as their nearer state. Without the
-    truth only the share is determined.
-    """
+    """Return the pseudo-labels so far at the end of every epoch, by the state that they assign."""
     entries = revisions.to_table()
     value = entries["value"].to_numpy()
     epoch = entries["epoch"].fill_null(epochs + 1).to_numpy()

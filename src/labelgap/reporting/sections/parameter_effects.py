@@ -1,7 +1,6 @@
 """The effect of a hyperparameter: score of val, test mAP and best epoch against its values (Kim et al. 2022, figure 5).
 
-From a comparison with ``vary``, from the trials of a sweep, and from a study whose runs of a method differ in one
-setting. Where other settings differ as well, each value is shown with those that are best on val: test chooses nothing.
+Where other settings differ as well, each value is shown with those that are best on val: test chooses nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How well scores separate the positives from the negatives of a class (Zhou et al. 2022, figures 10 and 11).
 
-Two measures are given: the area under the ROC curve (AUC), which depends on the order of the scores alone, and the
-overlap coefficient of the densities of both, which depends on their values.
+Given are the area under the ROC curve, and the overlap coefficient of both densities.
 """
 
 from __future__ import annotations
@@ -130,11 +129,7 @@ def recorded_epoch(trace: Mapping[str, NDArray[Any]], epoch: int | None) -> int:
 
 
 def separability_on_unseen(run: Run, data: Dataset | None) -> dict[str, ClassSeparability]:
-    """Measure how separable a run's scores of unseen images are: of test, else of the best evidence that there is.
-
-    The key is what the images are ("test", "val", "out-of-fold"); empty where the run has no predictions of them, or no
-    label of both states of a class is known.
-    """
+    """Measure how separable a run's scores of unseen images are, by what these are: of test, val or out of fold."""
     splits = {} if data is None else {split.name: split for split in data.splits if len(split)}
     for name, heading in unseen_splits(run.metrics).items():
         if (split := splits.get(name)) is None:
@@ -303,11 +298,7 @@ def _columns(values: ClassSeparability) -> dict[str, Any]:
 def density_pair_section(
     runs: Mapping[str, Run], measured: Mapping[str, Mapping[str, ClassSeparability]], page: Page
 ) -> Markup:
-    """Return the densities of `an` and `em` side by side, with what each class gains in average precision.
-
-    ``measured`` are the ``separability_of_run`` of the runs. Nothing without a run of both with a test score, and where
-    `em` is not there, of `an` and one other method.
-    """
+    """Return the densities of `an` and `em`, or one other method, side by side, and what each class gains."""
     scored = {label: run for label, run in runs.items() if (run.metrics.get("test") or {}).get("average_precision")}
     plain = [label for label, run in scored.items() if run.config.method == "an" and measured[label]]
     others = [label for label, run in scored.items() if run.config.method != "an" and measured[label]]

@@ -38,11 +38,7 @@ _MEASURES: Final = ("map", "chance", "map_samples", "f1_micro", "f1_macro")
 
 
 def partial_evidence(run: Run, data: Dataset | None, table: ClassTable) -> dict[str, Any]:
-    """Return what can be said of a finished run without an accuracy; None where something is not known.
-
-    ``half_width`` is that of the 95 % interval of the mAP after a review of ``review_images`` random images, over the
-    ``review_classes`` of which at least five presents are expected in it; ``images_for_point`` would give ±1 point.
-    """
+    """Return what can be said of a finished run without an accuracy, and what a review of random images would give."""
     splits = [name for name in unseen_splits(run.metrics) if has_estimate(run.metrics[name])]
     drawn = None if data is None else review_split(data)
     images = RANDOM_IMAGES if drawn is None else min(RANDOM_IMAGES, len(drawn))

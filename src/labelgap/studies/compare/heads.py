@@ -1,7 +1,6 @@
-"""The heads of a comparison: trained in groups on shared features, each stored in a file, and never trained twice.
+"""The heads of a comparison: trained in groups on shared features, each stored under a hash of what determines it.
 
-The file name is a hash of everything that determines the weights. A comparison that was stopped, or gets one more
-method or seed, trains only the heads that are not stored yet. A damaged file is noticed, and its head trained again.
+A comparison that was stopped, or gets one more method or seed, trains only the heads that are missing or damaged.
 """
 
 from __future__ import annotations
@@ -139,10 +138,7 @@ def compute_split_features(
     *,
     size: int | None = None,
 ) -> tuple[dict[str, Tensor], str]:
-    """Return the ``(N, D)`` float32 features of all splits on the device: the data's own, or those of the backbone.
-
-    The fingerprint that follows is that of the training and val images, the network and its precision.
-    """
+    """Return the ``(N, D)`` float32 features of all splits, and the fingerprint of images, network and precision."""
     check_feature_data(data, backbone, "linear")
     precision = inference_precision(backbone, device)
     differences = [str(size)] * (size is not None) + [precision] * (precision != "float32")
@@ -168,11 +164,7 @@ def compute_split_features(
 
 
 def train_or_load_heads(tasks: Sequence[HeadTask], setup: HeadTrainingSetup) -> list[StoredHead]:
-    """Train the heads that are not stored in the folder, or damaged there, and return all of them.
-
-    Heads with the same batch size and optimizer are trained together, as many as fit into memory. Each group is stored
-    when it is done, so Ctrl-C loses one group at most; the manifest of a finished comparison stays true meanwhile.
-    """
+    """Train the heads that are not stored in the folder, or damaged there, in groups, and return all of them."""
     reporter = setup.reporter
     make_folder(setup.folder / HEADS_FOLDER)
     remove_partials(setup.folder / HEADS_FOLDER)

@@ -1,7 +1,4 @@
-"""The results of a comparison: a row for every method, the skipped methods, and which gaps are significant.
-
-``compare.json`` holds all of it, ``compare.csv`` the table, ``settings.csv`` every head that was trained.
-"""
+"""The results of a comparison: a row for every method, the skipped methods, and which gaps are significant."""
 
 from __future__ import annotations
 

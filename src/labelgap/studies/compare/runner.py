@@ -1,8 +1,7 @@
 """``compare``: train every method on the same features, each at the setting that val or a cross-validation selects.
 
-A round trains candidates of all methods together: first those that ``fit`` compares first, then those around the best
-of each method. On val a setting is chosen by its mean score over the seeds. Without val the folds of the first seed
-choose it; then every seed has folds of its own, and a final head on all images.
+On val a setting is chosen by its mean score over the seeds. Without val the folds of the first seed choose it; then
+every seed has folds of its own, and a final head on all images.
 """
 
 from __future__ import annotations

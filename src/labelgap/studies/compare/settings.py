@@ -1,8 +1,7 @@
 """What a comparison compares: its settings, the methods and their variants, their grids, and the labels they see.
 
-What a user varies has a row for each value, each with its own learning rate and epoch by val, and its own result on
-test. What a grid searches has one row, at the value that val chooses. docs/compare.md describes the grids, and what
-those methods see that cannot learn from the table: labels drawn from the truth, as in their paper.
+What a user varies has a row for each value; what a grid searches has one row, at the value that val chooses.
+docs/compare.md describes the grids, and the methods that cannot learn from the table.
 """
 
 from __future__ import annotations

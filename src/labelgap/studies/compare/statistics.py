@@ -109,11 +109,7 @@ class MetricEvaluator(NamedTuple):
 
 
 def choose_metric(data: Dataset, selection: Selection) -> MetricEvaluator:
-    """Choose the best metric that the known labels support.
-
-    Test mAP, if the known labels of at least half of the classes support an accuracy on test; else val mAP, if it was
-    good enough to select epochs; else the observed ranking (unknown counts as absent), which is not an accuracy.
-    """
+    """Choose the best metric that the known labels support: test mAP, val mAP, or the observed ranking."""
     classes, reason = len(data.classes), "there is no test split"
     if data.test is not None:
         labels = measurable_labels(data.test.evaluation_labels)
@@ -228,9 +224,8 @@ def _evaluate_method(
 
 
 def _edges(trained: MethodHeads, best: int, epochs: int) -> dict[str, Edge]:
-    """Return which of the chosen values are the lowest or highest that were compared with the others as chosen.
-
-    The epoch is "last" where it is so for most seeds; not where val selects none, with 0 ``epochs``, nor of "newton".
+    """Return which of the chosen values are the lowest or highest compared; the epoch is "last" where most seeds have
+    that.
     """
     settings, close = trained.settings, partial(math.isclose, rel_tol=0.01)  # the search rounds its steps
     chosen, edges = settings[best], dict[str, Edge]()
@@ -249,11 +244,7 @@ def _edges(trained: MethodHeads, best: int, epochs: int) -> dict[str, Edge]:
 def gaps_to_best(
     values: Mapping[str, Sequence[float]], resampled: Mapping[str, NDArray[np.float64]] | None
 ) -> dict[str, GapToBest]:
-    """Return the gap of every method to the best, which is the first; then by decreasing mean.
-
-    ``values`` are the metric with each seed, ``resampled`` that over resampled images, ``(R,)``, averaged over seeds;
-    None to leave images out.
-    """
+    """Return the gap of every method to the best, which is first, in ``values`` by seed and ``resampled`` images."""
     order = sorted(values, key=lambda name: -float(np.mean(values[name])))
     best, gaps = np.asarray(values[order[0]], dtype=np.float64), dict[str, GapToBest]()
     for name in order:

@@ -1,7 +1,4 @@
-"""The cells of a table for which a whole network is trained: one run folder for each setting and seed.
-
-Where there are several settings, val chooses one with the first seed; the other seeds are trained at that one only.
-"""
+"""The cells of a table for which a whole network is trained: one run folder for each setting and seed."""
 
 from __future__ import annotations
 
@@ -82,10 +79,7 @@ def network_runs(training: Training, data: Dataset, folder: Path, settings: Repr
 
 
 def _with_folder(run: NetworkRun, training: Training) -> NetworkRun:
-    """Return the run with its folder: that of an equal one, whichever table it was trained for, if there is one.
-
-    An equal one has another preset that resolves to the same settings, or records losses, which changes nothing.
-    """
+    """Return the run with its folder: that of an equal one, whichever table it was trained for, if there is one."""
     about: dict[str, Any] = {"method": training.method, "dataset": run.data.recipe.get("name")}
 
     def resolved(name: str) -> dict[str, Any]:
@@ -141,8 +135,7 @@ def train_networks(
 ) -> Iterator[TrainedNetworks]:
     """Train runs, or resume them, several at a time; yield each training as soon as its last network has ended.
 
-    ``grids`` are the runs of the first seed. The other seeds of a training are next in turn once its setting is chosen;
-    where there is one setting, nothing waits for it.
+    ``grids`` are the runs of the first seed; the others of a training follow once its setting is chosen.
     """
     reporter, ended = Reporter(quiet), dict[Path, Run | LabelGapError]()
     needed = {each: list(grid) if len(grid) > 1 else _all_seeds(grid[0], each, seeds) for each, grid in grids.items()}

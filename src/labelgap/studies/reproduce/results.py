@@ -223,9 +223,8 @@ def _value(value: Any) -> float | None:
 
 
 def warmup_share(trace: dict[str, NDArray[Any]], kind: str) -> float | None:
-    """Return the share of labels whose highest loss is in the first epoch (Kim et al. 2022, table 1).
-
-    They are the observed positives ("tp"), or unknown labels that are truly absent ("tn") or present ("fn").
+    """Return the share of labels, "tp", "tn" or "fn", whose highest loss is in the first epoch (Kim et al. 2022, table
+    1).
     """
     if not trace:
         return None

@@ -1,9 +1,4 @@
-"""``reproduce``: fill the cells of a paper's table whose data are given.
-
-Linear cells are heads on fixed features, trained as ``compare`` trains them; cells of ``linear-eval`` are classifiers
-with each of the paper's penalties; for the others whole networks are trained (``networks``). What all of it will cost
-is estimated before.
-"""
+"""``reproduce``: fill the cells of a paper's table whose data are given, and estimate before what it will cost."""
 
 from __future__ import annotations
 
@@ -203,10 +198,7 @@ def _open_pretrained(table: PaperTable, given: Mapping[str, str | os.PathLike[st
 
 
 def _check_data(plan: Plan, cells: Sequence[Cell]) -> None:
-    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images.
-
-    Features of a file and of a network are different data: those of networks are told by their digest alone.
-    """
+    """Refuse data that differ from those of the folder's cells: numbers beside each other are of the same images."""
     frozen = {cell.name for cell in plan.table.cells if cell.training.protocol == tables.TRANSFER}
     compared = [each for each in cells if each.name not in frozen]
     given = {(each.column.protocol, each.column.data): data_digest(plan.data(each.training)) for each in compared}
@@ -405,10 +397,7 @@ def describe_cost(
 
 
 def _measure_network(run: NetworkRun, execution: dict[str, Any], *, tolerate_missing: bool) -> tuple[float | None, str]:
-    """Return the seconds of a network, from a few steps, and the error of its training, "" if there is none.
-
-    Where its weights are missing, random ones take as long.
-    """
+    """Return the seconds of a network, from a few steps, and the error of its training, "" if there is none."""
     try:
         return dry_run(run.data, run.request, **execution).seconds, ""
     except LabelGapError as error:

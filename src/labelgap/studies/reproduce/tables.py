@@ -1,8 +1,4 @@
-"""The tables of the papers: which cells they have, what a cell trains, what the paper printed, and the data they need.
-
-``tables.toml`` defines the tables, ``published.csv`` has the numbers with their sources. A cell whose number is not
-known has none.
-"""
+"""The tables of the papers: their cells, what a cell trains, what the paper printed, and the data they need."""
 
 from __future__ import annotations
 
@@ -268,10 +264,7 @@ def source_data(source: DataSource, protocol: str) -> tuple[Dataset, str] | None
 
 
 def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSource]:
-    """Open the data of ``NAME=PATH`` texts; a name may be given twice, for its images and for a file of features.
-
-    Names that belong to another table are left out.
-    """
+    """Open the data of ``NAME=PATH`` texts that a table has; twice a name means its images and a file of features."""
     sources: dict[str, DataSource] = {}
     known = list(dict.fromkeys(name for each in paper_tables().values() for name in each.datasets))
     for text in given:

@@ -1,7 +1,4 @@
-"""``sweep``: try settings of one method, each as ``fit`` would train it, and train the best one as a run.
-
-Linear heads are trained many at once; networks one after the other, as runs that are stopped when behind.
-"""
+"""``sweep``: try settings of one method, each as ``fit`` would train it, and train the best one as a run."""
 
 from __future__ import annotations
 
@@ -329,10 +326,7 @@ def load_inputs(plan: SweepPlan, execution: _Execution) -> HeadInputs:
 def train_head_trials(
     trials: Mapping[int, Trial], plan: SweepPlan, inputs: HeadInputs, execution: _Execution
 ) -> Iterator[SweepTrial]:
-    """Train heads at once, as far as they have batches and epochs in common; each ends as ``fit`` alone ends it.
-
-    Val scores each in its best epoch. Without val all training images are scored, by heads that have not seen them.
-    """
+    """Train heads at once, as far as they have batches and epochs in common; val, or folds, score each."""
     device, configs, labels = choose_device(execution.device), dict[int, RunConfig](), plan.data.train.labels
     features, fold = inputs
     for number, trial in trials.items():
@@ -362,11 +356,7 @@ def train_head_trials(
 
 
 def train_network_trial(number: int, trial: Trial, plan: SweepPlan, folder: Path, execution: _Execution) -> SweepTrial:
-    """Train a network as a run in a folder, which is removed when it has ended.
-
-    The score of each epoch is reported to optuna, which may stop the training. Where a killed process has left the
-    folder, the run is resumed.
-    """
+    """Train a network as a run in a folder, resumed if killed and removed when ended; optuna may stop it."""
     from optuna import TrialPruned
 
     values, history = dict(trial.params), list[Mapping[str, Any]]()

@@ -1,9 +1,4 @@
-"""What a sweep searches, and what all its trials share: a trial is a request of ``fit`` with other values.
-
-By default the space is that of the method's paper, with the options of the grid of ``compare``; docs/sweep.md lists it.
-Where a whole network is trained, the rates of the papers are those of the backbone, and the head keeps its proportion
-to it. Linear heads also search the weight decay and the standardization of the features.
-"""
+"""What a sweep searches, and what all its trials share: a trial is a request of ``fit`` with other values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The trials of a sweep in a storage of optuna's, which processes on many machines may share.
 
-Every trial is claimed by one process, which records heartbeats; optuna's retry queues the setting of one whose process
-died again. People see the trials numbered from 1 without gaps: a repeated trial keeps the number of the first attempt,
-and one that was not trained has none. The numbers of optuna start from 0 and count every attempt.
+A process that has claimed a trial records heartbeats; optuna's retry queues the setting of one that died. People see
+the trials numbered from 1 without gaps: a repeated trial keeps the number of the first attempt.
 """
 
 from __future__ import annotations
@@ -65,10 +64,7 @@ _MAX_DUPLICATES: Final = 50
 
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Keep the messages of optuna from the terminal while the block runs, and those of SQLAlchemy.
-
-    A signal that comes while the database is read makes SQLAlchemy log the error of a cursor that is closed already.
-    """
+    """Keep the messages of optuna, and those of SQLAlchemy about a closed cursor, from the terminal."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("optuna", "sqlalchemy"))}
     try:
         for logger in levels:
@@ -92,11 +88,7 @@ def hide_password(url: str) -> str:
 
 @contextmanager
 def open_storage(url: str | None, folder: Path) -> Iterator[RDBStorage]:
-    """Connect to a storage, by default a file in the folder, and create its tables where it has none.
-
-    ``InputError`` where the URL is none or its driver is not installed, ``RunError`` where the database cannot be
-    reached, at the beginning or later; the message shows no password.
-    """
+    """Connect to a storage, by default a file in the folder, and create its tables; no error shows a password."""
     shown, used = "" if url is None else hide_password(url), Sweep.is_in(folder)
     not_a_url = InputError(
         f"--storage {shown} is not the URL of a database: write sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME."
