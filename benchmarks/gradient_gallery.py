@@ -85,6 +85,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
         "learned in training.",
         "gr": "Unknown is pulled up at low and pushed down at middle logits, and left alone where it looks present; "
         "this changes with the epochs (figure below).",
+        "gpr": "As `gr` where no teacher calls the label present, as here; else unknown is pulled up weakly.",
     },
     "Ranking and softmax": {
         "two-way": "The sum of the two halves below: one entry is compared with its image and with its class. Unknown "

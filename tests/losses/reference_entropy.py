@@ -95,16 +95,23 @@ def generalised_robust(
     eps: float = 0.0,
 ) -> Answer:
     """v·[k(1 − p^q2)/q2 + (1 − k)(1 − (1 − p)^q3)/q3], with k and v as constants of the derivative."""
-    done, started = batch.epoch / batch.epochs, (batch.epoch - 1) / batch.epochs
+    return known_as_bce(batch, eps, lambda x: robust_unknown(batch, x, q2, q3, alpha, beta))
+
+
+def fit_of(batch: Batch, p: float, alpha: Sequence[float]) -> float:
+    """v, which says how near p is to what the epoch expects."""
+    done = batch.epoch / batch.epochs
     center, width = (first * (1 - done) + last * done for first, last in (alpha[:2], alpha[2:]))
+    return math.exp(-(((p - center) / width) ** 2) / 2)
+
+
+def robust_unknown(batch: Batch, x: float, q2: float, q3: float, alpha: Sequence[float], beta: Sequence[float]) -> Cost:
+    """What an unknown label costs in `gr`."""
+    started = (batch.epoch - 1) / batch.epochs
     w, b = (first * (1 - started) + last * started for first, last in (beta[:2], beta[2:]))
-
-    def unknown(x: float) -> Cost:
-        p, q = sigma(x), sigma(-x)
-        k, v = sigma(w * p + b), math.exp(-(((p - center) / width) ** 2) / 2)
-        here, away = present(x).value, absent(x).value
-        value = k * robust(here, q2) + (1 - k) * robust(away, q3)
-        slope = -k * math.exp(-q2 * here) * q + (1 - k) * math.exp(-q3 * away) * p
-        return Cost(v * value, v * slope)
-
-    return known_as_bce(batch, eps, unknown)
+    p, q = sigma(x), sigma(-x)
+    k, v = sigma(w * p + b), fit_of(batch, p, alpha)
+    here, away = present(x).value, absent(x).value
+    value = k * robust(here, q2) + (1 - k) * robust(away, q3)
+    slope = -k * math.exp(-q2 * here) * q + (1 - k) * math.exp(-q3 * away) * p
+    return Cost(v * value, v * slope)

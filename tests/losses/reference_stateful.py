@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.losses.reference import NOTHING, Answer, Batch, Cost, absent, entry_by_entry, present, reference, sigma
 from tests.losses.reference_assume_negative import EPS, known_cost, pairs, smoothed
-from tests.losses.reference_entropy import entropy
+from tests.losses.reference_entropy import entropy, fit_of, robust_unknown
 
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 
@@ -61,6 +61,62 @@ def online_label_estimation(batch: Batch, *, expected_positives: float, eps: flo
             gradient[b, k] = 0.5 * (net.slope / entries.size + slopes_p[b][k])
             learned[batch.index[b], k] = 0.5 * (own.slope / entries.size + slopes_q[b][k])
     return Answer(float(entries.mean()), gradient, entries, {"phi": learned})
+
+
+def some_teacher(table: LabelTable, random: np.random.Generator) -> Memory:
+    """Soft labels of most entries, and how far they are trusted."""
+    trust = random.random(table.shape) * (random.random(table.shape) < 0.7)
+    return {"teacher": random.random(table.shape), "trust": trust}
+
+
+@reference(
+    "gpr",
+    options=[
+        {},
+        {"expected_positives": 0.9, "expected_weight": 0.3, "limits": [0.1, 0.9], "eps": 1e-5},
+        {"momentum": 0.5, "q2": 0.5, "q3": 0.3, "expected_positives": 1.5},
+    ],
+    heads={
+        "expected_positives": [0.5, 1.0, 3.0],
+        "expected_weight": [0.1, 0.0, 2.0],
+        "momentum": [0.9, 0.5, 0.0],
+        "q2": [0.01, 0.5, 1.0],
+        "q3": [1.0, 0.2, 0.7],
+        **EPS,
+    },
+    memory=some_teacher,
+    gradcheck=False,
+)
+def generalised_prior_robust(
+    batch: Batch,
+    *,
+    momentum: float = 0.9,
+    limits: tuple[float, float] = (0.4, 0.7),
+    expected_positives: float | None = None,
+    expected_weight: float = 0.05,
+    q2: float = 0.01,
+    q3: float = 1.0,
+    eps: float = 0.0,
+) -> Answer:
+    """`gr`, but (1 − s)·gr + s·clamp(1 − v)·(−ln p) where the teacher says at least ½, and κ positives expected."""
+    alpha, beta = (0.5, 0.8, 2.0, 0.5), (0.0, 2.0, -2.0, -2.0)
+    x, y = batch.logits.tolist(), batch.labels.tolist()
+    teacher, trust = remembered(batch, "teacher"), remembered(batch, "trust")
+    extra, slopes = (0.0, [[0.0] * len(row) for row in x])
+    if expected_positives is not None:
+        extra, slopes = batch_regulariser(x, expected_positives)
+    entries, gradient = np.zeros(batch.logits.shape), np.zeros(batch.logits.shape)
+    for b, row in enumerate(x):
+        for k, value in enumerate(row):
+            cost = known_cost(value, y[b][k], eps)
+            if y[b][k] == UNKNOWN:
+                cost, s = robust_unknown(batch, value, q2, q3, alpha, beta), trust[b][k]
+                if teacher[b][k] >= 0.5 and s > 0:
+                    weight = min(max(1 - fit_of(batch, sigma(value), alpha), limits[0]), limits[1])
+                    cost = cost.times(1 - s).plus(present(value).times(s * weight))
+            entries[b, k] = cost.value + expected_weight * extra
+            gradient[b, k] = cost.slope / entries.size + expected_weight * slopes[b][k]
+    return Answer(float(entries.mean()), gradient, entries)
 
 
 def some_corrections(table: LabelTable, random: np.random.Generator) -> Memory:

@@ -79,7 +79,7 @@ def test_the_gradient_is_that_of_the_reference_with_the_rest_of_the_batch_as_it_
             assert value == pytest.approx(wanted, rel=1e-6, abs=1e-9)
     assert not (found.depends_on_batch and method in ALONE)
     assert found.depends_on_batch or method not in ("ll-r", "epr", "two-way")
-    assert found.depends_on_epoch == (method in ("gr", "ll-r", "ll-ct", "ll-r-abs", "ll-ct-abs", "splc"))
+    assert found.depends_on_epoch == (method in ("gpr", "gr", "ll-r", "ll-ct", "ll-r-abs", "ll-ct-abs", "splc"))
 
 
 @pytest.mark.parametrize(

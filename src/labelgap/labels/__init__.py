@@ -9,7 +9,7 @@ from labelgap.labels.io import SPLITS, TableFile, TableOptions
 from labelgap.labels.masking import paper_split
 from labelgap.labels.revisions import HUMAN_SOURCES, Revision, Revisions
 from labelgap.labels.sparse import LabelCounts
-from labelgap.labels.table import LabelTable
+from labelgap.labels.table import LabelTable, SoftLabels
 
 __all__ = [
     "ABSENT",
@@ -20,6 +20,7 @@ __all__ = [
     "Revision",
     "Revisions",
     "SPLITS",
+    "SoftLabels",
     "TableFile",
     "TableOptions",
     "UNKNOWN",

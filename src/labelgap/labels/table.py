@@ -43,13 +43,34 @@ FILE_FORMATS: Final[dict[str, FileFormat]] = {}
 """What ``from_csv``, ``to_parquet`` and so on use; ``labelgap.labels.io``, one level up, registers its formats here."""
 
 
+class SoftLabels(NamedTuple):
+    """Evidence that is laid over unknown labels in training; what is known is never changed by it."""
+
+    target: NDArray[np.float32]  # (N, K) the probability that a label is present
+    weight: NDArray[np.float32]  # (N, K) from 0 to 1, how much of the cost of an unknown label it replaces
+
+
 class LabelTable(KnownLabels):
     """Labels of N images and K classes in three states: sparse, immutable.
 
-    Create one with ``from_dense``, ``from_lists``, ``from_csv`` or ``from_parquet``.
+    Create one with ``from_dense``, ``from_lists``, ``from_csv`` or ``from_parquet``. ``soft`` is what a loss is told of
+    unknown labels beside, if anything: ``with_soft`` adds it, and ``select`` alone keeps it.
     """
 
-    __slots__ = ()
+    __slots__ = ("soft",)
+    soft: SoftLabels | None
+
+    def __init__(
+        self,
+        starts: NDArray[np.int64],
+        columns: NDArray[np.int32],
+        values: NDArray[np.int8],
+        classes: Sequence[str],
+        images: Sequence[str] | None = None,
+        soft: SoftLabels | None = None,
+    ) -> None:
+        super().__init__(starts, columns, values, classes, images)
+        self.soft = soft
 
     @classmethod
     def from_entries(
@@ -168,9 +189,14 @@ class LabelTable(KnownLabels):
         index = as_row_indices(rows, len(self))
         entries, lengths, _ = entries_of_rows(self.starts, index)
         images = [self.images[row] for row in index.tolist()]
+        soft = None if self.soft is None else SoftLabels(*(each[index] for each in self.soft))
         return LabelTable(
-            starts_from_lengths(lengths), self.columns[entries], self.values[entries], self.classes, images
+            starts_from_lengths(lengths), self.columns[entries], self.values[entries], self.classes, images, soft
         )
+
+    def with_soft(self, soft: SoftLabels | None) -> LabelTable:
+        """Return the table with soft labels, or without."""
+        return LabelTable(self.starts, self.columns, self.values, self.classes, self.images, soft)
 
     def keep(self, mask: NDArray[np.bool_]) -> LabelTable:
         """Return the table with those known labels that a mask over ``values`` selects; the rest is unknown."""
@@ -276,13 +302,16 @@ class LabelTable(KnownLabels):
         if not isinstance(other, LabelTable):
             return NotImplemented
         arrays = ("starts", "columns", "values")
-        same_names = self.classes == other.classes and self.images == other.images
-        return same_names and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
+        same = self.classes == other.classes and self.images == other.images
+        if self.soft is not other.soft:
+            same = same and self.soft is not None and other.soft is not None
+            same = same and all(map(np.array_equal, self.soft or (), other.soft or ()))
+        return same and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[type[LabelTable], tuple[object, ...]]:
-        return LabelTable, (self.starts, self.columns, self.values, self.classes, self.images)
+        return LabelTable, (self.starts, self.columns, self.values, self.classes, self.images, self.soft)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """Return ``to_dense()``, for ``np.asarray(table)``."""

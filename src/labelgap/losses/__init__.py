@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         LargeLossRejection,
     )
     from labelgap.losses.ranking import PairwiseRanking, RobustRankingLoss, WarpLoss
-    from labelgap.losses.robust import GeneralizedRobustLoss
+    from labelgap.losses.robust import GeneralizedPriorRobustLoss, GeneralizedRobustLoss
     from labelgap.losses.role import ExpectedPositiveRegularization, OnlineLabelEstimation
     from labelgap.losses.selective import ClassAwareSelectiveLoss
     from labelgap.losses.two_way import SoftmaxCrossEntropy, TwoWayClassLoss, TwoWayLoss, TwoWaySampleLoss
@@ -71,6 +71,7 @@ __all__ = [
     "EntropyMinimization",
     "ExpectedPositiveRegularization",
     "FocalLoss",
+    "GeneralizedPriorRobustLoss",
     "GeneralizedRobustLoss",
     "HillLoss",
     "IgnoreUnknown",

@@ -295,7 +295,8 @@ class PermanentCorrection(PerImageState, LargeLoss, ABC):
         """Apply the corrections so far and those of this step; ``after_step`` commits the latter."""
         before, now = self._corrections(logits, labels, index)
         modified = before | now
-        cost = fused_mixture(logits, labels, CORRECTION, modified=modified, eps=self.eps, reduction=self.reduction)
+        mixture = self.laid_over(CORRECTION, index)
+        cost = fused_mixture(logits, labels, mixture, modified=modified, eps=self.eps, reduction=self.reduction)
         assert index is not None
         return self.mark(cost, index, now)
 

@@ -1,9 +1,10 @@
 """Generalized robust loss (Chen et al., "Boosting Single Positive Multi-label Classification with Generalized Robust
-Loss", IJCAI 2024).
+Loss", IJCAI 2024), and the same with a teacher (Tran et al., "More Reliable Pseudo-labels, Better Performance", ICCV
+2025).
 
 An unknown label is a soft mixture of present and absent: the higher its probability the likelier it is present. Both
 sides use a robust cost that lies between cross-entropy and absolute error, and an entry far from the probability
-that is expected in the epoch gets little weight.
+that is expected in the epoch gets little weight. What a teacher calls present counts as present (`gpr`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,25 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from labelgap.core.distributed import gather_rows
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
-from labelgap.labels.codes import ABSENT
+from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.losses.assume_negative import ignore_unknown
 from labelgap.losses.base.fused import Fused, KernelForm, add_product, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss
-from labelgap.losses.base.terms import Number, check_number, cost_absent, cost_present, per_head, states, widen
+from labelgap.losses.base.state import PerImageState
+from labelgap.losses.base.terms import (
+    Number,
+    check_number,
+    cost_absent,
+    cost_present,
+    expected_positive_regularization,
+    is_unknown,
+    per_head,
+    states,
+    widen,
+)
 
 
 def robust_cost(cost: Tensor, q: Tensor) -> Tensor:
@@ -78,11 +91,34 @@ def generalized_robust(
     probability = torch.sigmoid(logits).detach()
     w, b, center, width = schedule(progress, start, alpha, beta)
     mixture = torch.sigmoid(w * probability + b)
-    fit = torch.exp(-0.5 * ((probability - center) / width).square())
+    fit = expected_fit(probability, center, width)
     as_present = robust_cost(cost_present(logits), per_head(q2, logits))
     as_absent = robust_cost(cost_absent(logits), per_head(q3, logits))
     soft = fit * (mixture * as_present + (1.0 - mixture) * as_absent)
     return ignore_unknown(logits, labels, eps=eps) + states(labels).unknown * soft
+
+
+def expected_fit(probability: Tensor, center: Number, width: Number) -> Tensor:
+    """Return v: how near probabilities are to what is expected in the epoch."""
+    return torch.exp(-0.5 * ((probability - center) / width).square())
+
+
+def taught_robust(
+    entries: Tensor, logits: Tensor, called: Tensor, trust: Tensor, fit: Tensor, limits: tuple[float, float]
+) -> Tensor:
+    r"""Let entries of ``generalized_robust`` count as present where a teacher has ``called`` them so.
+
+    .. math:: \ell = (1 - s)\,\ell_{gr} + s\,\min(\max(1 - v,\, l),\, h)\,(-\ln p)
+
+    ``trust`` is s, ``fit`` v and ``limits`` l and h.
+
+    Example:
+        >>> one = torch.ones(1, 1)
+        >>> taught_robust(one, torch.zeros(1, 1), one == 1, one, 0.5 * one, (0.4, 0.7))
+        tensor([[0.3466]])
+    """
+    taught = (1 - fit).clamp(*limits) * cost_present(logits)
+    return torch.where(called, torch.lerp(entries, taught, trust.to(entries.dtype)), entries)
 
 
 def robust_form(
@@ -202,3 +238,91 @@ class GeneralizedRobustLoss(LogLoss):
         w, b, center, width = schedule(*self.shares(logits), self.alpha, self.beta)
         numbers: Any = {"w": w, "b": b, "center": center, "width": width, "q2": q2, "q3": q3}
         return Fused(lambda x, labels: robust_form(x, labels, **numbers), [logits], [labels])
+
+
+class GeneralizedPriorRobustLoss(PerImageState, GeneralizedRobustLoss):
+    r"""`gr`, and the soft labels t of a teacher: see ``taught_robust``; final. Without any it is `gr`.
+
+    What the teacher calls present, :math:`t \ge \frac12`, counts as present. After each step the labels of its images
+    follow the classifier, :math:`t \leftarrow \rho\,t + (1 - \rho)\,p`. The soft labels are those of the table that the
+    loss is prepared with; s is their weight. The penalty
+    :math:`0.05\,\bigl(\frac1B \sum_{b,k} p_{bk} - \kappa\bigr)^2 / K^2` is on every entry, as in `epr`.
+
+    Args:
+        momentum: ρ.
+        limits: l and h, the smallest and the largest weight of a label that the teacher calls present.
+        expected_positives: κ; by default the mean of the labels that are known and the targets of the others.
+        expected_weight: the weight of the penalty.
+    """
+
+    batch_dependent = True
+    teacher: Tensor
+    trust: Tensor
+
+    def __init__(
+        self,
+        momentum: Number = 0.9,
+        limits: Sequence[float] = (0.4, 0.7),
+        expected_positives: Number | None = None,
+        expected_weight: Number = 0.05,
+        q2: Number = 0.01,
+        q3: Number = 1.0,
+        alpha: Sequence[float] = ALPHA,
+        beta: Sequence[float] = BETA,
+        eps: Number = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(q2, q3, alpha, beta, eps, reduction)
+        self.momentum = check_number("momentum", momentum, 0, 1)
+        if isinstance(limits, str) or len(limits) != 2 or limits[0] > limits[1]:
+            raise InputError(f"limits={limits!r}: the smallest and the largest weight, e.g. limits=0.4,0.7.")
+        low, high = (float(check_number("limits", limit, 0, 1)) for limit in limits)
+        self.limits = low, high
+        given = expected_positives
+        self.expected_positives = None if given is None else check_number("expected_positives", given, 0, above=True)
+        self.expected_weight = check_number("expected_weight", expected_weight, 0)
+        self._expected: Number | None = self.expected_positives
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Copy the soft labels of the table: eight bytes for each image and class."""
+        super().prepare(table, epochs, seed)
+        for name in ("teacher", "trust"):
+            self.register_buffer(name, self.allocate(torch.float32, 0.0))
+        if table.soft is None:
+            return
+        self.teacher.copy_(torch.from_numpy(table.soft.target))
+        self.trust.copy_(torch.from_numpy(table.soft.weight))
+        if self.expected_positives is None:
+            codes = table.to_dense()
+            self._expected = float((codes == PRESENT).sum() + table.soft.target[codes == UNKNOWN].sum()) / len(table)
+
+    def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
+        """No kernel knows a teacher."""
+        return None
+
+    @torch.no_grad()
+    def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        """Mark the unknown entries that the teacher calls present."""
+        called = is_unknown(labels) & (self.state_rows("teacher", index) >= 0.5)
+        return called & (self.state_rows("trust", index) > 0)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Follow the teacher where it calls a label present; ``after_step`` moves it towards the classifier."""
+        *_, center, width = schedule(*self.shares(logits), self.alpha, self.beta)
+        probability = torch.sigmoid(logits)
+        fit = expected_fit(probability.detach(), center, width)
+        called, trust = self.modified(logits, labels, index), self.state_rows("trust", index)
+        entries = taught_robust(self.entries(logits, labels), logits, called, trust, fit, self.limits)
+        if self._expected is not None:
+            penalty = expected_positive_regularization(probability, self._expected)
+            entries = entries + (self.expected_weight * penalty)[..., None, None]
+        assert index is not None
+        return self.mark(self.reduce(entries), index, probability)
+
+    def commit(self, *values: Tensor) -> None:
+        """Move the labels of a step's images towards the classifier, in every process."""
+        index, probability = values
+        index, probability = gather_rows(index.to(self.teacher.device)), gather_rows(probability, dim=-2)
+        before = self.teacher.index_select(-2, index)
+        moved = torch.lerp(probability.to(before.dtype), before, per_head(self.momentum, before))
+        self.teacher.index_copy_(-2, index, moved)

@@ -134,10 +134,14 @@ def initial_label_logits(table: LabelTable, seed: int, heads: tuple[int, ...] = 
     """Return the ``(…, N, K)`` logits that the estimate starts from.
 
     Uniform in logit space on ±logit(0.6); an observed positive starts at logit(0.995), an observed negative at
-    logit(0.005). Every head starts from the same values.
+    logit(0.005). Every head starts from the same values. The soft labels of the table, if any, draw the logits towards
+    theirs by their weights.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "role"))
     logits = torch.empty(table.shape).uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
+    if table.soft is not None:
+        target, weight = map(torch.from_numpy, table.soft)
+        logits = torch.lerp(logits, torch.logit(target.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)), weight)
     rows, columns = torch.from_numpy(table.rows), torch.from_numpy(table.columns.astype("int64"))
     logits[rows, columns] = torch.where(torch.from_numpy(table.values == PRESENT), KNOWN_LOGIT, -KNOWN_LOGIT)
     return logits.expand(*heads, *table.shape).clone(memory_format=torch.contiguous_format)

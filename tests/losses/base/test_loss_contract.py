@@ -195,7 +195,19 @@ def test_what_a_loss_needs_is_asked_for() -> None:
 
 
 IMAGES, CLASSES, EPOCHS = 12, 5, 8
-DEPENDENT = {"curriculum", "em-apl", "gr", "ll-cp", "ll-cp-abs", "ll-ct", "ll-ct-abs", "ll-r", "ll-r-abs", "splc"}
+DEPENDENT = {
+    "curriculum",
+    "em-apl",
+    "gpr",
+    "gr",
+    "ll-cp",
+    "ll-cp-abs",
+    "ll-ct",
+    "ll-ct-abs",
+    "ll-r",
+    "ll-r-abs",
+    "splc",
+}
 RANDOM = np.random.default_rng(0)
 BATCH = batch_of(some_labels("partial", (IMAGES, CLASSES), RANDOM), RANDOM.normal(scale=3, size=(IMAGES, CLASSES)))
 

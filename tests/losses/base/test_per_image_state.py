@@ -79,7 +79,7 @@ def openimages() -> LabelTable:
     table.columns = np.array([0, 1], dtype=np.int32)
     table.values = np.array([PRESENT, ABSENT], dtype=np.int8)
     table.classes = tuple(map(str, range(5_000)))
-    table.images = ()
+    table.images, table.soft = (), None
     return table
 
 

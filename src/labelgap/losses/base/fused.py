@@ -265,7 +265,7 @@ def fused_mixture(
 ) -> Tensor:
     """Return what ``mixture_entries`` returns, reduced and faster; entries that are ``modified`` are unknown."""
     exact, expected, estimate = reduction == "none", mixture.expected_positives, mixture.label_estimate
-    if not is_fusible(eps) or (exact and (expected is not None or estimate is not None)):
+    if not is_fusible(eps) or mixture.soft is not None or (exact and (expected is not None or estimate is not None)):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
     logits, plain = widen(logits), mixture.plain_rows
     small = not exact and logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1

@@ -27,6 +27,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -37,7 +38,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.system import format_bytes
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses.base.fused import Fused, KernelForm, fused, fused_mixture, is_fusible
-from labelgap.losses.base.mixture import Mixture, mixture_entries
+from labelgap.losses.base.mixture import Mixture, SoftTargets, mixture_entries
 from labelgap.losses.base.terms import (
     Number,
     check_choice,
@@ -82,7 +83,7 @@ class Loss(nn.Module, ABC):
         tensor(0.2500)
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: frozenset[str] = frozenset()
     batch_dependent: bool = False
     epoch_dependent: bool = False
     reduction: str = "mean"
@@ -144,7 +145,9 @@ class Loss(nn.Module, ABC):
         rows = logits.shape[-2]
         if index is None:
             if "index" in self.needs:
-                raise InputError(f"'{self.name}' keeps state per image: pass the rows of the table, index=…")
+                raise InputError(
+                    f"'{self.name}' has state or soft labels per image: pass the rows of the table, index=…"
+                )
         elif not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32):
             given = index.dtype if isinstance(index, Tensor) else type(index).__name__
             raise InputError(f"index must be a tensor of row numbers, int64 or int32, not {given}.")
@@ -380,19 +383,45 @@ class LogLoss(MultiHead, ElementwiseLoss, ABC):
 
 
 class MixtureLoss(LogLoss, ABC):
-    """A loss whose cost per entry is a mixture: ``declared``, or ``weights`` where it depends on options. Abstract."""
+    """A loss whose cost per entry is a mixture: ``declared``, or ``weights`` where it depends on options. Abstract.
+
+    The soft labels of the table it is prepared with become part of the mixture; it needs the rows then.
+    """
 
     declared: ClassVar[Mixture]
+    soft: SoftTargets | None = None
+
+    def prepare(self, table: LabelTable, epochs: int = 10, seed: int = 0) -> None:
+        """Copy the soft labels of the table to the device."""
+        super().prepare(table, epochs, seed)
+        self.soft, self.needs = None, type(self).needs
+        if table.soft is not None:
+            self.soft = SoftTargets(*(torch.from_numpy(part).to(self.epoch_tensor.device) for part in table.soft))
+            self.needs = self.needs | {"index"}
 
     def weights(self, classes: int) -> Mixture:
         """Return the weights of the mixture for ``classes`` classes."""
         return self.declared
 
+    def laid_over(self, mixture: Mixture, index: Tensor | None) -> Mixture:
+        """Return a mixture with the soft labels of some rows, where there are any."""
+        if self.soft is None or index is None:
+            return mixture
+        return replace(mixture, soft=SoftTargets(*(part[index.to(part.device)] for part in self.soft)))
+
     def entries(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the costs of the mixture; see ``mixture_entries``."""
+        """Return the costs of the mixture without soft labels; see ``mixture_entries``."""
         mixture = self.weights(logits.shape[-1])
         modified = None if mixture.modified is None else self.modified(logits, labels)
         return mixture_entries(logits, labels, mixture, modified=modified, eps=self.eps)
+
+    def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
+        """Reduce the costs of the mixture; with soft labels by its formula."""
+        if self.soft is None:
+            return super().cost(logits, labels, index, features)
+        mixture = self.laid_over(self.weights(logits.shape[-1]), index)
+        modified = None if mixture.modified is None else self.modified(logits, labels)
+        return self.reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=self.eps))
 
     def without_kernel(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Reduce the costs of the mixture, or the ``entries`` of a subclass that has its own."""
@@ -405,7 +434,7 @@ class MixtureLoss(LogLoss, ABC):
     def kernel_form(self, rows: int, classes: int) -> KernelForm | None:
         """A mixture whose weights follow from the labels alone."""
         mixture = self.weights(classes)
-        return None if mixture.modified is not None else mixture_kernel_form(mixture)
+        return None if mixture.modified is not None or self.soft is not None else mixture_kernel_form(mixture)
 
     def mixture(self, classes: int) -> Mixture | None:
         """Return the mixture where nothing is added inside the logarithms."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,6 +56,18 @@ class LabelEstimate:
     weight: float  # how much of the weight the teacher distributes
 
 
+class SoftTargets(NamedTuple):
+    r"""Soft labels of some images, ``(B, K)`` each: an unknown label with the target t and the weight s costs
+
+    .. math:: (1 - s)\,\ell + s\,\bigl(-t \ln p - (1-t) \ln(1-p)\bigr)
+
+    where :math:`\ell` is its cost by the method. That is a mixture again.
+    """
+
+    target: Tensor
+    weight: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """The weights of a mixture, by the state of the label."""
@@ -66,6 +79,7 @@ class Mixture:
     expected_positives: Number | None = None  # per image of a batch (`epr`), (…); None where any number is accepted
     expected_weight: float = 1.0  # of the penalty for another number, relative to `epr`
     label_estimate: LabelEstimate | None = None  # what is learned along
+    soft: SoftTargets | None = None  # of the images of a batch; not with an estimate
 
     @property
     def rows(self) -> tuple[MixtureWeights, ...]:
@@ -104,7 +118,7 @@ def mixture_entries(
     where it has weights for them. The penalty on the number of positives belongs to the batch and is on every entry.
     """
     logits = widen(logits)
-    present, absent, _ = states(labels)
+    present, absent, unknown_mask = states(labels)
 
     def by_state(unknown: Number, *others: Number) -> Tensor:
         found = per_head(unknown, logits)
@@ -115,6 +129,13 @@ def mixture_entries(
         return found
 
     as_present, as_absent, as_entropy = zip(*mixture.rows, strict=True)
+    if mixture.soft is not None:
+        target, share = mixture.soft.target.to(logits.dtype), (mixture.soft.weight * unknown_mask).to(logits.dtype)
+        u, v = torch.lerp(by_state(*as_present), target, share), torch.lerp(by_state(*as_absent), 1 - target, share)
+        cost = u * cost_present(logits, eps) + v * cost_absent(logits, eps)
+        if mixture.has_entropy:
+            cost = cost + (1 - share) * by_state(*as_entropy) * entropy(logits, eps=eps)
+        return cost + _expected_positives_penalty(logits, mixture)
     estimate = mixture.label_estimate
     if estimate is not None:
         u, v = by_state(*as_present), by_state(*as_absent)

@@ -73,6 +73,12 @@ KIM_2022 = Paper("Kim et al.", "Large Loss Matters in Weakly Supervised Multi-La
 KOBAYASHI_2023 = Paper("Kobayashi", "Two-way Multi-Label Loss", "CVPR", 2023)
 LIN_2017 = Paper("Lin et al.", "Focal Loss for Dense Object Detection", "ICCV", 2017)
 RIDNIK_2021 = Paper("Ridnik et al.", "Asymmetric Loss For Multi-Label Classification", "ICCV", 2021)
+TRAN_2025 = Paper(
+    "Tran et al.",
+    "More Reliable Pseudo-labels, Better Performance: A Generalized Approach to Single Positive Multi-label Learning",
+    "ICCV",
+    2025,
+)
 WESTON_2011 = Paper("Weston et al.", "WSABIE: Scaling Up To Large Vocabulary Image Annotation", "IJCAI", 2011)
 ZHANG_2021 = Paper(
     "Zhang et al.", "Simple and Robust Loss Design for Multi-Label Learning with Missing Labels", "arXiv", 2021
@@ -183,6 +189,7 @@ _BUILT_IN: Final = (
     ("warp", "WarpLoss", WESTON_2011, "WARP: every positive above every negative, weighted by its rank"),
     ("rml", "RobustRankingLoss", KOBAYASHI_2023, "robust multi-label ranking with a ramp instead of a hinge"),
     ("gr", "GeneralizedRobustLoss", CHEN_2024, "generalized robust: an unknown label is a soft mixture of both states"),
+    ("gpr", "GeneralizedPriorRobustLoss", TRAN_2025, "`gr`, and what a teacher (--prior) calls present is present"),
     (
         "epr",
         "ExpectedPositiveRegularization",
@@ -323,6 +330,7 @@ _PAPERS: Final[dict[str, dict[str, tuple[Any, Any, Any, Any]]]] = {
     "n-ls": {"smoothing": (0.3, 0.1, 0.1, 0.1)},
     "entmin": {"weight": (0.01, 0.9, 0.4, 0.4)},
     "gr": {"beta": ((0.0, 2.0, -2.0, -2.0), _AEVLP, _AEVLP, _AEVLP), "q3": (1.0, 1.0, 1.0, 1.5)},
+    "gpr": {"beta": ((0.0, 2.0, -2.0, -2.0), _AEVLP, _AEVLP, _AEVLP), "q3": (1.0, 1.0, 1.0, 1.5)},
     "asl": {"gamma_neg": (2.0, 2.0, 2.0, 1.0), "margin": (0.2, 0.2, 0.2, 0.0)},
 }
 """Zhou 2022 states its settings, Cole 2021 the mean number of positives of each set; those of `gr` are of the later

@@ -29,6 +29,7 @@ from labelgap.core.seeds import derive_seed, numpy_generator
 from labelgap.core.system import format_bytes
 from labelgap.labels import LabelTable, Revisions
 from labelgap.losses import MultiHead
+from labelgap.losses.base.mixture import SoftTargets
 from labelgap.losses.base.state import free_memory
 from labelgap.losses.base.terms import widest_float
 from labelgap.models.heads import LinearHead
@@ -68,7 +69,7 @@ class LabelTables:
 
     ``parts`` are the parts of the heads; those of one part see the same images. ``number`` has for every head the
     number of its table. ``dense``, ``(T, N, K)`` int8, is None where it is too large: then labels are read from the
-    sparse tables.
+    sparse tables. ``soft`` are the soft labels of those tables that have any, by number.
     """
 
     def __init__(self, tables: Sequence[LabelTable], device: torch.device, parts: Sequence[int] = ()) -> None:
@@ -76,6 +77,11 @@ class LabelTables:
         self.parts: list[int] = []
         self.device = device
         self.number = [self._number(*each) for each in zip(tables, parts or [0] * len(tables), strict=True)]
+        self.soft = {
+            number: SoftTargets(*(torch.from_numpy(part).to(device) for part in table.soft))
+            for number, table in enumerate(self.distinct)
+            if table.soft is not None
+        }
         images, classes = self.distinct[0].shape
         self.dense: Tensor | None = None
         if len(self.distinct) * images * classes <= free_memory(device) // MEMORY_SHARE:
@@ -355,7 +361,11 @@ class LinearEngine:
     def _batch_weights(self, rows: Tensor) -> BatchWeights:
         """Return the weights of the entries of batches of rows ``(S, B)``."""
         codes = self.tables.rows(rows.flatten())
-        return self.kernel.block(codes.view(len(codes), *rows.shape, -1).permute(1, 0, 3, 2).contiguous())
+        block = self.kernel.block(codes.view(len(codes), *rows.shape, -1).permute(1, 0, 3, 2).contiguous())
+        for number, soft in self.tables.soft.items():
+            target, weight = (part[rows].mT.to(self.dtype) for part in soft)
+            self.kernel.lay_over(block, number, target, weight)
+        return block
 
     def train_batch(self, rows: Tensor) -> Tensor:
         """Train all heads on a batch of rows ``(B,)``; return their losses ``(M,)`` by slot."""

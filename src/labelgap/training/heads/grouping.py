@@ -168,7 +168,7 @@ def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tup
         for name, value in sorted(options.items())
         if name in loss_fn.shared_options or not _is_number(value)
     )
-    state = (table, plan.seed) if "index" in loss_fn.needs else ()
+    state = (table, plan.seed) if "index" in loss_fn.needs or plan.labels.soft is not None else ()
     part = plan.part if "features" in loss_fn.needs else 0
     return plan.method, fixed, state, part
 

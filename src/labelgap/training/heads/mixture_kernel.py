@@ -50,6 +50,7 @@ class _Scaled(NamedTuple):
     """What depends on the number of images of a batch, by which a mean is divided."""
 
     weights: Tensor  # (R, 3 T), for an entry that is unknown, absent or present in each table
+    unit: Tensor  # (H, 1, 1), the weight of an entry that is known
     expected: Tensor  # (H, 1, 1), −κ/K
     gap_weight: Tensor  # (H, 1, 1), of the squared gap to the expected positives
     estimates: list[float]  # the weight of every label estimate
@@ -85,6 +86,7 @@ class MixtureKernel:
                     expected = torch.as_tensor(mixture.expected_positives, dtype=torch.float64).cpu()
                     self.expected[slots], self.gap[slots] = -expected / classes, mixture.expected_weight
         self.entropy = _join(self._slots([group for group, mixture in self.groups if mixture.has_entropy]))
+        self.with_entropy = [slot for slots in self.entropy for slot in range(slots.start, slots.stop)]
         expecting = [group for group, mixture in self.groups if mixture.expected_positives is not None]
         self.expecting = _join(self._slots(expecting))
         self.states = torch.tensor([UNKNOWN, ABSENT, PRESENT], dtype=torch.int8, device=device)[:, None, None]
@@ -104,10 +106,11 @@ class MixtureKernel:
         tables = torch.cat([tables, tables, *(tables[slots] for slots in self.entropy)])
         by_table = torch.zeros(len(tables), int(tables.max()) + 1, 3, dtype=torch.float64)
         by_table[torch.arange(len(tables)), tables] = kinds
-        on_host = [by_table.flatten(1), self.expected[:, None, None], (self.gap * scale)[:, None, None]]
-        weights, expected, gap = (values.to(self.device, self.dtype) for values in on_host)
+        on_host = [by_table.flatten(1), (scale / size)[:, None, None]]
+        on_host += [self.expected[:, None, None], (self.gap * scale)[:, None, None]]
+        weights, unit, expected, gap = (values.to(self.device, self.dtype) for values in on_host)
         estimates = [each.label_estimate.weight * float(scale[each.slots.start]) / size for each in self.estimates]
-        return _Scaled(weights, expected, gap, estimates)
+        return _Scaled(weights, unit, expected, gap, estimates)
 
     def block(self, codes: Tensor) -> BatchWeights:
         """Return the weights of S batches, from the codes ``(S, T, K, B)`` of every label table."""
@@ -119,6 +122,22 @@ class MixtureKernel:
         weights = torch.bmm(weights.expand(batches, *weights.shape), one_hot).view(batches, -1, classes, rows)
         count = len(self.table_of)
         return BatchWeights(codes, *torch.tensor_split(weights, [count, 2 * count], dim=1))
+
+    def lay_over(self, block: BatchWeights, table: int, target: Tensor, weight: Tensor) -> None:
+        """Change a block's weights by the soft labels ``(S, K, B)`` of a table; see ``SoftTargets``."""
+        share = (weight * (block.codes[:, table] == UNKNOWN))[:, None]
+        for group, mixture in self.groups:
+            if mixture.label_estimate is not None:  # its start is laid over instead
+                continue
+            slots = [slot for slot in range(group.slots.start, group.slots.stop) if self.table_of[slot] == table]
+            unit = self.scaled(target.shape[-1]).unit[slots]
+            for weights, soft in ((block.both, unit), (block.minus_present, -unit * target[:, None])):
+                weights[:, slots] = torch.lerp(
+                    weights[:, slots], soft.expand(len(target), -1, *target.shape[1:]), share
+                )
+            if mixture.has_entropy:
+                places = [self.with_entropy.index(slot) for slot in slots]
+                block.entropy[:, places] *= 1 - share
 
     def evaluate(self, logits: Tensor, batch: BatchWeights, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of every head, ``(M,)``, and its derivative in the logits, ``(M, K, B)``.
