@@ -162,6 +162,7 @@ class LinearEngine:
         self._group_heads()
         self._create_weights()
         self.kernel = MixtureKernel(self.groups, self.table_of_slot, self.classes, dtype, self.device)
+        self.full_weights: BatchWeights | None = None
         self.autograd_groups = [group for group in self.groups if group.mixture is None]
         self.penalty_groups = [group for group in self.groups if "penalty" in group.loss_fn.needs]
         self.loss_parameters: list[tuple[HeadGroup, nn.Parameter]] = []
@@ -350,6 +351,11 @@ class LinearEngine:
     def _batches(self, order: Tensor) -> Iterator[tuple[Tensor, BatchWeights]]:
         """Yield the rows of every batch and the weights of its entries."""
         size = self.batch_size
+        if self.full_batch:  # all batches are the same, in every epoch
+            if self.full_weights is None:
+                (self.full_weights,) = self._batch_weights(order[None, :size]).batches()
+            yield from ((rows, self.full_weights) for rows in torch.split(order, size))
+            return
         entries = size * self.classes * len(self.plans)
         steps = max(1, min(BLOCK_STEPS, BLOCK_ENTRIES // max(entries, 1))) if self.device.type == "cpu" else 1
         full = len(order) // size * size

@@ -19,6 +19,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.losses import Loss, MultiHead, loss, method_options
+from labelgap.losses.base.fused import closed_gradient
 from labelgap.losses.base.loss import LogLoss, is_replaced
 from labelgap.losses.base.mixture import Mixture
 from labelgap.losses.base.terms import widen, widest_float
@@ -68,6 +69,8 @@ class HeadGroup:
                 cost = self.loss_fn.cost(leaf, labels, index, features)
             else:
                 cost = self.loss_fn(leaf, labels, index=index, features=features)
+            if (closed := closed_gradient(cost, leaf)) is not None:
+                return self.with_axis(cost.detach()), self.with_axis(closed).mT.contiguous()
             gradients = torch.autograd.grad(cost.sum(), inputs, allow_unused=True, materialize_grads=True)
         for value, gradient in zip(inputs[1:], gradients[1:], strict=True):
             value.grad = gradient
@@ -114,8 +117,11 @@ def group_plans(
         return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
 
     by_key: dict[tuple[Any, ...], list[int]] = {}
+    distinct = {(plan.method, id(plan.options)): plan for plan in plans}  # folds and seeds share their options
+    losses = {key: loss(plan.method, **plan.options) for key, plan in distinct.items()}
     for number, plan in enumerate(plans):
-        by_key.setdefault(_key(plan, number, tables[number], shape), []).append(number)
+        key = _key(plan, losses[plan.method, id(plan.options)], number, tables[number], shape)
+        by_key.setdefault(key, []).append(number)
     found: list[tuple[list[int], Loss, Mixture | None]] = []
     for numbers in by_key.values():
         loss_fn = create(numbers)
@@ -153,9 +159,8 @@ def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
     return True, mixture.expected_positives is not None, mixture.label_estimate is not None, mixture.has_entropy
 
 
-def _key(plan: HeadPlan, number: int, table: int, shape: tuple[int, int]) -> tuple[Any, ...]:
+def _key(plan: HeadPlan, loss_fn: Loss, number: int, table: int, shape: tuple[int, int]) -> tuple[Any, ...]:
     """Return what two heads of a group have in common."""
-    loss_fn = loss(plan.method, **plan.options)
     if loss_fn.reduction == "none":
         raise InputError(f"{plan}: reduction='none' returns a matrix, and training needs a scalar: 'mean' or 'sum'.")
     if not plan.lr > 0:

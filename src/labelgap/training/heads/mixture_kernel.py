@@ -75,6 +75,7 @@ class MixtureKernel:
                 slots = slice(len(self.table_of), len(self.table_of) + len(group.plans))
                 self.estimates.append(_EstimateSlots(group, mixture.label_estimate, slots))
                 self.table_of += self.table_of[group.slots]
+        self.tables = torch.tensor(self.table_of, device=device)
         count = len(self.table_of)
         self.weights, self.sums = torch.zeros(count, 3, 3).double(), torch.zeros(count).bool()
         self.expected, self.gap = torch.zeros(count).double(), torch.zeros(count).double()
@@ -102,7 +103,7 @@ class MixtureKernel:
         scale = torch.where(self.sums, float(size), 1.0).double()
         present, absent, entropy = (self.weights * (scale / size)[:, None, None]).unbind(-1)
         kinds = torch.cat([present + absent, -present, *(entropy[slots] for slots in self.entropy)])
-        tables = torch.tensor(self.table_of)
+        tables = self.tables.cpu()
         tables = torch.cat([tables, tables, *(tables[slots] for slots in self.entropy)])
         by_table = torch.zeros(len(tables), int(tables.max()) + 1, 3, dtype=torch.float64)
         by_table[torch.arange(len(tables)), tables] = kinds
@@ -182,7 +183,7 @@ class MixtureKernel:
         tables = self.table_of[group.slots]
         if len(set(tables)) == 1:
             return batch.codes[tables[0]].mT
-        return torch.stack([batch.codes[table] for table in tables]).mT
+        return batch.codes.index_select(0, self.tables[group.slots]).mT
 
 
 def _join(ranges: Sequence[slice]) -> list[slice]:
