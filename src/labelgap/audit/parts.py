@@ -126,16 +126,9 @@ def find_missing_in_parts(
     workers: int | None = None,
     quiet: bool = True,
 ) -> Audit:
-    """Rank the unknown labels of the images that ``labelgap predict`` has scored in parts.
+    """Rank the unknown labels of the images that ``labelgap predict`` has scored in parts; see ``find_missing``.
 
-    Args:
-        run: whose predictions they are.
-        predictions: their folder, or its URL.
-        data: labels by the names of images; the run's own data when None.
-        out: a folder; the run's where all candidates are images of its data.
-        quiet: show no progress.
-
-    The other arguments are those of ``find_missing``.
+    Labels are those of ``data``, or of the run's own, by the names of images.
     """
     opened = run if isinstance(run, Run) else open_run(run)
     stored = StoredParts(PartFolder(predictions))

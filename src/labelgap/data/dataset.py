@@ -62,10 +62,7 @@ class Boxes:
         return Boxes(images, self.classes[chosen], self.corners[chosen], difficult)
 
     def largest_areas(self, table: LabelTable) -> NDArray[np.float64]:
-        """Return the pixels of the largest box of every known label of a table, 0 where there is none.
-
-        Difficult objects count as well.
-        """
+        """Return the pixels of the largest box, also of a difficult object, of every known label; 0 for none."""
         entries, known = locate_entries(table.starts, table.columns, self.rows, self.classes, len(table.classes))
         left, top, right, bottom = self.corners[known].T
         areas = np.zeros(len(table.values))
@@ -264,20 +261,13 @@ class Dataset:
         return self._with_splits(hidden, shown, {"observe": step | ({} if gap is None else gap.options)})
 
     def reveal(self, splits: Sequence[str] = ("train",)) -> Dataset:
-        """Show all that is known, the opposite of ``observe``: what would be learned if no label were missing.
-
-        Args:
-            splits: which splits show their ``truth`` as labels; one without it stays as it is.
-        """
+        """Show the ``truth`` of splits, the opposite of ``observe``: what would be learned if no label were missing."""
         complete = [replace(split, labels=split.evaluation_labels) for split in map(self.split, splits)]
         shown = [LabelsShown(name, "every label that is known") for name in splits]
         return self._with_splits(complete, shown, {"reveal": {"splits": list(splits)}})
 
     def sample(self, share: float, seed: int) -> Dataset:
-        """Return a share of the training images at random, in their order; those of a larger share include them.
-
-        Hide labels before: ``observe`` draws for the images that are there.
-        """
+        """Return a share of the training images, which a larger share includes; hide labels before, as for all."""
         count = len(self.train)
         rows = numpy_generator(seed, "training share").permutation(count)[: max(round(share * count), 1)]
         return self._with_splits([self.train.select(np.sort(rows))], [], {"sample": {"share": share, "seed": seed}})
@@ -290,9 +280,8 @@ class Dataset:
         raise InputError(f"{self.name} has no split '{name}': there is {', '.join(s.name for s in self.splits)}.")
 
     def to_fiftyone(self, name: str | None = None) -> Any:
-        """Return a live ``fiftyone.Dataset``, whose name in FiftyOne's database is ``name``.
-
-        Its fields ``positive_labels`` and ``negative_labels`` hold the observed labels; splits are tags.
+        """Return a live ``fiftyone.Dataset`` of a name, with ``positive_labels``, ``negative_labels``, and splits as
+        tags.
         """
         return _writer("fiftyone").to_fiftyone(self, name)
 

@@ -19,14 +19,7 @@ FEATURES: Final = "features"
 
 
 class FeatureVectors(NamedRows):
-    """One vector per image, in place of the pixels.
-
-    It is accepted where an ``ImageSource`` is, but ``vectors[row]`` as an image is an error that says why.
-
-    Args:
-        vectors: ``(N, D)`` floats, any precision. They are kept, not copied.
-        names: ``N`` names; row numbers when left out.
-    """
+    """One vector of ``(N, D)`` floats per image in place of an ``ImageSource``; asked for pixels, an error says why."""
 
     row_fields = ("vectors",)
 

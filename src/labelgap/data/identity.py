@@ -36,24 +36,14 @@ DIGEST_COLUMN: Final[Mapping[str, pa.DataType]] = {"digest": pa.binary(16)}
 
 @dataclass(frozen=True)
 class DataChanges:
-    """How data differ from what they were.
+    """How data differ from what they were."""
 
-    Attributes:
-        added: images that are new.
-        removed: images that are gone.
-        moved: images in another split.
-        relabeled: images with other labels; all of them where classes were renamed or exchanged.
-        replaced: images with another content: the bytes of a file (where a digest of them is not known on both sides,
-            its size), the pixels of an array, the numbers of a vector.
-        reordered: whether the images that remain come in another order.
-    """
-
-    added: int = 0
-    removed: int = 0
-    moved: int = 0
-    relabeled: int = 0
-    replaced: int = 0
-    reordered: bool = False
+    added: int = 0  # images that are new
+    removed: int = 0  # images that are gone
+    moved: int = 0  # images in another split
+    relabeled: int = 0  # images with other labels; all where classes were renamed or exchanged
+    replaced: int = 0  # images with another content: bytes, or size where a digest is not known on both sides
+    reordered: bool = False  # whether the images that remain come in another order
 
     @property
     def rows(self) -> bool:
@@ -73,24 +63,14 @@ class DataChanges:
 
 @dataclass(frozen=True, eq=False)
 class DataIdentity:
-    """The images of a data set, in order.
+    """The images of a data set, in order."""
 
-    Attributes:
-        images: N names.
-        splits: N names of splits.
-        labels: ``(N,)`` uint64, a digest of the known labels of each image, by the names of the classes.
-        content: ``(N,)`` uint64, a digest of what the network sees: the bytes of an array, the size of a file.
-        digests: N digests of the bytes of a file or the pixels of an array, by which an image is recognized under
-            another name; None for an image that was not read.
-        changed: whether the data have changed since the run was started, and that was accepted.
-    """
-
-    images: tuple[str, ...]
-    splits: tuple[str, ...]
-    labels: NDArray[np.uint64]
-    content: NDArray[np.uint64]
-    digests: tuple[bytes | None, ...]
-    changed: bool = False
+    images: tuple[str, ...]  # N names
+    splits: tuple[str, ...]  # N names of splits
+    labels: NDArray[np.uint64]  # ``(N,)`` uint64, a digest of the known labels by the names of classes
+    content: NDArray[np.uint64]  # ``(N,)`` uint64, a digest of the bytes of an array, the size of a file
+    digests: tuple[bytes | None, ...]  # N digests of bytes or pixels, whatever the name; None for one not read
+    changed: bool = False  # whether the data have changed since the run was started, which was accepted
 
     @classmethod
     def of(cls, data: Dataset) -> DataIdentity:

@@ -74,12 +74,7 @@ class NamedRows:
 
 
 class ArrayImages(NamedRows):
-    """Images of one size in one array.
-
-    Args:
-        array: ``(N, H, W)`` or ``(N, H, W, C)`` uint8 with one or three channels. It is kept, not copied.
-        names: ``N`` names; row numbers when left out.
-    """
+    """Images of one size in one uint8 array, ``(N, H, W)`` or ``(N, H, W, 1 or 3)``, which is kept, not copied."""
 
     row_fields = ("array",)
 
@@ -112,14 +107,10 @@ class StoredImages(NamedRows, ABC):
 
     Every image is RGB: oriented by its EXIF, gray and palettes converted, transparency composited on white, 16 bits
     reduced to 8. An image that is missing or damaged is an ``InputError`` when it is read.
-
-    Attributes:
-        root: the folder or the URL that all images are below.
-        digests: ``(N, 16)`` what ``digest`` returns, where it is known without reading; else None.
     """
 
-    root: Path | str
-    digests: NDArray[np.uint8] | None = None
+    root: Path | str  # the folder or the URL that all images are below
+    digests: NDArray[np.uint8] | None = None  # ``(N, 16)`` what ``digest`` returns, where it is known; else None
 
     def __getitem__(self, row: int) -> NDArray[np.uint8]:
         return self.read(row)
@@ -181,15 +172,10 @@ class DigestedImages(StoredImages):
 
 
 class FileImages(StoredImages):
-    """Image files below one folder, read on access.
+    """Image files below one folder, opened when they are read.
 
-    Args:
-        root: the folder.
-        names: paths relative to ``root``, or absolute ones below it; one that leads out of the folder is an error.
-            Links inside the folder are followed.
-        files: the paths, where they differ from the names in the table.
-
-    Files are opened only when they are read: a missing one is an error then, or in ``fingerprint``.
+    Names are paths relative to ``root``, or absolute ones below it, ``files`` the paths where they differ; one that
+    leads out of the folder is an error. Links inside the folder are followed.
     """
 
     root: Path

@@ -29,10 +29,9 @@ _SPREADSHEETS: Final = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 
 
 def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
-    """Load a data set again from its ``recipe``, as a run stores it, and hide or show labels as was done before.
+    """Load a data set again from its ``recipe``, which anybody may have written, and hide or show labels as before.
 
-    The recipe may have been written by anybody: ``Recipe`` says what it can contain. A data set of ``register_dataset``
-    has to be registered in this process: labelgap does not import code because a run folder names it.
+    A data set of ``register_dataset`` has to be registered: no code is imported because a run folder names it.
     """
     if not recipe:
         raise InputError("these data were made by hand, not loaded by name: they cannot be opened again from a run.")
@@ -55,10 +54,7 @@ def load_from_recipe(recipe: Mapping[str, Any]) -> Dataset:
 
 
 def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
-    """Load the data of a recipe in ``config.json`` or ``review.json``, where this user made the document or trusts it.
-
-    ``RunError`` where somebody else made it and its recipe names paths, ``InputError`` where such a path is lost.
-    """
+    """Load the data of a recipe in a document that this user made or trusts, or without paths; else ``RunError``."""
     if recipe:
         checked = Recipe.checked(recipe)
         named = [f"the data {path}" for path in checked.paths]
@@ -75,15 +71,10 @@ def load_stored(document: Path, recipe: Mapping[str, Any]) -> Dataset:
 
 
 def load_moved(recipe: Mapping[str, Any], text: str | os.PathLike[str], **options: Any) -> Dataset:
-    """Load the data of a recipe from where the user says that they are; no path of the recipe is opened.
+    """Load the data of a recipe from ``text``, where the user says that they are; no path of the recipe is opened.
 
     Further tables of the recipe (val, test, aliases …) have to be named as well: without them the data are others. Only
-    test images can be left out, by ``test="none"``: nothing was learned from them.
-
-    Args:
-        recipe: a recipe as a run stores it; its options other than paths, and its steps, are used.
-        text: a path to data of the same kind; or ``name=path``.
-        **options: of that data set, instead of those of the recipe; None means not given.
+    test images can be left out, by ``test="none"``. ``options`` replace those of the recipe; None means not given.
     """
     without = {"test"} if str(options.get("test")) == "none" and not Path("none").exists() else set()
     options = {name: value for name, value in options.items() if value is not None and name not in without}

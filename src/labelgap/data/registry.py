@@ -89,10 +89,7 @@ class DatasetReader:
         return problems if problems or recognized else [f"this is not {self.path_to}"]
 
     def check_stored_options(self, options: Mapping[str, Any]) -> None:
-        """Raise an error for options out of a stored file that do not have the types that ``load`` declares.
-
-        The types of a data set from outside may be any; its options are plain JSON values.
-        """
+        """Raise an error for options out of a stored file without the types that ``load`` declares, if built in."""
         if not self.builtin:
             return
         hints = get_type_hints(self.load)

@@ -140,11 +140,7 @@ class LabelWarning:
 
 @dataclass(frozen=True)
 class DatasetSummary:
-    """What ``labelgap inspect`` says: labels of all splits, of each split and of each class, and what they allow.
-
-    Words are those of the owner ("photo" and "tag", or "image" or "row" and "class"); ``note`` says that every label
-    is known, or nothing; ``next`` is the command that trains.
-    """
+    """What ``labelgap inspect`` says, in the words of the owner ("photo" and "tag" …), and the command that trains."""
 
     name: str
     image_word: str

@@ -109,16 +109,10 @@ def predict_parts(
     restart: bool = False,
     quiet: bool = True,
 ) -> PartsResult:
-    """Predict a source in parts; what is there of the same prediction is not computed again.
+    """Predict a source (``inference.sources``) in parts; what is there of the same prediction is not computed again.
 
-    Args:
-        predictor: what is computed for every image.
-        source: see ``labelgap.inference.sources``.
-        out: a folder, or a URL of one.
-        engine: what computes the shards.
-        part: (0, 64) is the first of 64 parts of the shards; other machines compute the others into the same folder.
-        restart: remove what is there of this part.
-        quiet: show no progress.
+    The part (0, 64) is the first of 64 parts of the shards: other machines compute the others into the same folder or
+    URL.
     """
     number, parts = part
     if not 0 <= number < parts:

@@ -167,10 +167,7 @@ class Predictor:
         return {"logit": logits, "score": scores, "probability": probability, "label": labels}
 
     def iterate(self, images: ImageSource, rows: Rows, workers: int = 0, threads: int = 0) -> Iterator[Prediction]:
-        """Yield batches of rows of a source in order, with their logits and, where they are asked for, features.
-
-        Worker processes decode the images, or threads, one batch ahead of what is computed.
-        """
+        """Yield batches of rows in order, with logits and features if asked for; images are decoded ahead."""
         if isinstance(images, FeatureVectors):
             parts = torch.split(torch.as_tensor(np.asarray(rows)), self.batch_size)
             vectors = (torch.from_numpy(images.vectors[part.numpy()].astype(np.float32)) for part in parts)
@@ -208,10 +205,7 @@ class Predictor:
         return result[0], result[1]
 
     def read_cached(self, images: ImageSource) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """Return which images have features that another command has cached, and the ``(N, K)`` logits, else 0.
-
-        Nothing is cached here, as images may never be seen again.
-        """
+        """Return which images have cached features, and the ``(N, K)`` logits of these; nothing is cached here."""
         network, found = self.network.to(self.device), np.zeros(len(images), dtype=bool)
         logits = np.zeros((len(images), len(self.classes)), dtype=np.float32)
         if network.reads_features and not isinstance(images, FeatureVectors):

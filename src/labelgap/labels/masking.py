@@ -152,10 +152,8 @@ def lowest_mask(values: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
 
 
 def paper_split(count: int, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split ``count`` rows into (train, val) as the papers do.
-
-    ``RandomState(seed).permutation(N)``, n_val = round(fraction · N); train is the sorted first N − n_val, val the
-    sorted rest.
+    """Split ``count`` rows into sorted (train, val) as the papers do: ``RandomState(seed).permutation``, the last are
+    val.
     """
     if not 0 <= fraction < 1:
         raise InputError(

@@ -29,10 +29,7 @@ _UNCOUNTED: ContextVar[bool] = ContextVar("uncounted", default=False)
 
 
 def has_batch_norm(backbone: str | nn.Module) -> bool:
-    """Return whether a network has batch normalization; one that is given by its name is built for that.
-
-    Models of timm and open_clip are built without memory for their weights: a large one takes a second.
-    """
+    """Return whether a network has batch normalization; one that is given by its name is built without memory."""
     if isinstance(backbone, str):
         return _ask(backbone, has_batch_norm)
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
@@ -40,11 +37,7 @@ def has_batch_norm(backbone: str | nn.Module) -> bool:
 
 
 def has_average_pool(backbone: str | nn.Module) -> bool:
-    """Return whether the features of a convolutional network are the average of its feature maps, as far as is known.
-
-    Then the scores of a linear head are the average of those of all positions. A network with batch normalization
-    counts as convolutional; those of timm pool by the average.
-    """
+    """Return whether features are the average of feature maps, as of convolutional networks, as far as is known."""
     if isinstance(backbone, str):
         return _ask(backbone, has_average_pool)
     own = all(getattr(type(backbone), name, None) is getattr(Backbone, name) for name in ("features", "pool"))

@@ -101,11 +101,7 @@ class EfficientNetLite(Backbone):
             self.load_state_dict(state)
 
     def feature_maps(self, images: Tensor) -> Tensor:
-        """Return ``(B, 1280, ⌈H/32⌉, ⌈W/32⌉)`` for ``(B, 3, H, W)``; for any image size.
-
-        In eval mode without gradients, images on a CPU are laid out channels last, which takes 0.5 to 0.7 of the time
-        (docs/scaling.md); with it a backward pass would take twice as long.
-        """
+        """Return ``(B, 1280, ⌈H/32⌉, ⌈W/32⌉)``; on a CPU without gradients channels last, which is faster."""
         if images.device.type == "cpu" and not self.training and not torch.is_grad_enabled():
             images = images.contiguous(memory_format=torch.channels_last)
         feature_maps: Tensor = self.top(self.blocks(self.stem(images)))

@@ -43,21 +43,13 @@ PLUGIN_GROUP: Final = "labelgap.backbones"
 
 @dataclass(frozen=True)
 class BackboneFactory:
-    """How a backbone is made.
+    """How a backbone is made."""
 
-    Attributes:
-        build: takes ``pretrained`` and returns the network; None for a model of timm.
-        weights: the source of the pretrained weights.
-        facts: number of parameters, number of features and input, if they are known without building it.
-        timm_model: its name in timm.
-        translate: renames the tensors of a weight file.
-    """
-
-    build: Callable[[bool], nn.Module] | None
-    weights: WeightsInfo
-    facts: tuple[int, int, InputSpec] | None = None
-    timm_model: str | None = None
-    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] | None = None
+    build: Callable[[bool], nn.Module] | None  # takes ``pretrained`` and returns the network; None for a model of timm
+    weights: WeightsInfo  # the source of the pretrained weights
+    facts: tuple[int, int, InputSpec] | None = None  # parameters, features and input, if known without building it
+    timm_model: str | None = None  # its name in timm
+    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] | None = None  # renames the tensors of a file
 
 
 BACKBONES: Final[Registry[BackboneFactory]] = Registry(

@@ -38,10 +38,7 @@ DASHES: Final[tuple[Any, ...]] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 
 
 @dataclass(frozen=True, eq=False)
 class BatchContext:
-    """The batch and the epoch in which the gradient of one entry is taken: that of image 0 and class 0.
-
-    Each earlier epoch is one step on the same batch, in which the state of the loss changes, and nothing else.
-    """
+    """The batch and the epoch in which the gradient of image 0 and class 0 is taken, after steps on the same batch."""
 
     logits: NDArray[np.float64]  # (B, K) of all entries; that of the entry itself is replaced
     labels: NDArray[np.int8]  # (B, K) of PRESENT, ABSENT, UNKNOWN; that of the entry itself is replaced
@@ -62,10 +59,7 @@ class BatchContext:
 
 @dataclass(frozen=True, eq=False)
 class GradientRegimes:
-    """The gradient of a loss against P values of the logit of one entry, for each state of its label.
-
-    It is that of the mean loss times the number of entries: binary cross-entropy has p − 1 where the entry is present.
-    """
+    """The gradient of a loss, times the entries, against P values of one logit, for each state of its label."""
 
     method: str
     logits: NDArray[np.float64]  # (P,)
@@ -80,11 +74,7 @@ class GradientRegimes:
 def example_context(
     images: int = 16, classes: int = 20, *, epoch: int = 6, epochs: int = 10, earlier_logit: float = 0.0
 ) -> BatchContext:
-    """Return a batch as it may look in the middle of a training; nothing in it is random.
-
-    Each image has one present and one absent label, all others are unknown. The logits have the quantiles of normal
-    distributions with standard deviation 1.5 and mean 2 (present) or −3 (all others), in a fixed order.
-    """
+    """Return a batch as in the middle of a training, of normal quantiles; one present, one absent label an image."""
     if images < 2 or classes < 4:
         raise InputError(f"a batch of {images} × {classes}: at least 2 images and 4 classes are needed.")
     labels = np.full((images, classes), UNKNOWN, dtype=np.int8)
@@ -189,11 +179,7 @@ def _gradients(
 def gradient_figure(
     regimes: GradientRegimes, revised: GradientRegimes | None = None, *, title: str = "", width: float = style.NARROW
 ) -> Figure:
-    """Draw the gradient against the logit of a present, an absent and an unknown label; below zero it raises the logit.
-
-    An unknown label whose gradient is small has a panel of its own, too. ``revised`` adds the unknown label after the
-    method has revised it in an earlier epoch.
-    """
+    """Draw the gradient against the logit of a present, an absent and an unknown label, and once it is ``revised``."""
     curves: list[tuple[str, NDArray[np.float64], dict[str, Any]]] = [
         ("present", regimes.present, {"color": style.BLUE, "linewidth": 2}),
         ("absent", regimes.absent, {"color": style.VERMILLION, "linewidth": 3.2, "alpha": 0.75}),

@@ -64,10 +64,8 @@ def export_candidates(
 
 
 def fiftyone_view(samples: Any, audit: Audit) -> Any:
-    """Return a view of a live FiftyOne data set: the samples with candidates, the most probable first.
-
-    The candidates are in the field ``candidates``. In FiftyOne's App, tag those that you decide with ``present`` or
-    ``absent``, then pass the data set to ``import_decisions``.
+    """Return a view of a live FiftyOne data set, the most probable candidates first, to be tagged ``present``,
+    ``absent``.
     """
     table = audit.of_kind("missing")
     found: dict[str, list[tuple[str, float]]] = {}
@@ -79,11 +77,7 @@ def fiftyone_view(samples: Any, audit: Audit) -> Any:
 def import_decisions(review: Review, source: str, path: Any, reviewer: str) -> ImportResult:
     """Store what was labeled with one of ``TOOLS``, where it is new here, as decisions of a reviewer.
 
-    Args:
-        review: the review that the images belong to.
-        source: "labelstudio" or "fiftyone".
-        path: the file that the tool wrote; or a live FiftyOne data set whose ``candidates`` have tags.
-        reviewer: the name that is stored with every decision.
+    ``path`` is the file that the tool wrote; or a live FiftyOne data set whose ``candidates`` have tags.
     """
     if source not in TOOLS:
         raise UnknownNameError("tool", source, TOOLS)

@@ -78,11 +78,7 @@ def is_review_folder(path: Path) -> bool:
 
 
 def open_review_folder(path: str | os.PathLike[str], source: str | None = None, **options: Any) -> ReviewFolder:
-    """Open a run, an audit of several runs, or a review of random images.
-
-    ``source`` is where its data are, for a folder that somebody else made or that comes from another machine. They are
-    read with ``options``, e.g. ``images``, and as the folder says.
-    """
+    """Open a run, an audit of several runs, or a review of random images; ``source`` says where its data are now."""
     folder = Path(path)
     if (folder / CONFIG).is_file() or not (folder / REVIEW_FILE).is_file():
         run = open_run(folder)
@@ -104,10 +100,9 @@ def default_split(data: Dataset) -> str:
 
 
 def create_random_review(data: Dataset, split: str, images: int, seed: int, out: Path) -> ReviewFolder:
-    """Draw random images and make every unknown label of each a candidate, so that a small set can be fully labeled.
+    """Draw random images and make every unknown label of each a candidate, so that a small set is fully labeled.
 
-    The same call again opens the folder with its decisions; another call for the same folder is an error. Where the
-    split has fewer images all are drawn. The data were loaded by name, so that they can be loaded again.
+    The same call again opens the folder with its decisions; another call for the same folder is an error.
     """
     source = data.split(split)
     if isinstance(source.images, FeatureVectors):

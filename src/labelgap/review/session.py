@@ -80,13 +80,8 @@ class VersionedCache:
 
 
 class Review:
-    """A folder with candidates and decisions, opened.
-
-    Args:
-        folder: an audited run, or a review of random images.
-        split: leave out the candidates of other splits.
-        read_only: read the decisions as they are now, and make none.
-        precision: the share of labels that must be right where the machine's are accepted: ``review.acceptance``.
+    """A folder with candidates and decisions, maybe of one split, opened, maybe ``read_only``; see ``acceptance`` for
+    the precision.
     """
 
     def __init__(
@@ -125,10 +120,7 @@ class Review:
             self.rankings = LiveRankings(RankingJob.of(self.folder, self.candidates), self.store, self._decisions)
 
     def refresh_classes(self, now: bool = False) -> None:
-        """Take classes into account that people added since, here or by another server of this folder.
-
-        ``now``: also where another thread has just seen them, and may not be ready with them.
-        """
+        """Take classes into account that people added since; ``now``: also what another thread has just seen."""
         if now or self.added.changed():
             with self.added.lock:
                 candidates = self.added.extend(self.candidates)
@@ -252,10 +244,9 @@ class Review:
         ranking: int = 0,
         place: int = 0,
     ) -> Decision:
-        """Return a decision on a candidate and its copies, with the score that it has now.
+        """Return a decision on a candidate and its copies, with its score now, of the kind that it was asked as.
 
-        Its kind is what it was asked as, where the candidate can be asked as that, else "other"; None means the kind in
-        the audit. A decision that replaces another keeps its kind: a random answer that is corrected is still one.
+        A decision that replaces another keeps its kind: a random answer that is corrected is still one.
         """
         columns, current = self.candidates.columns, self.current
         score, kind = float(columns.score[number]), KINDS[columns.kind[number]]
@@ -270,10 +261,7 @@ class Review:
         return Decision(key, value, request_id, base_version, kind, known, self.copies_of(number), ranking, place)
 
     def copies_of(self, number: int) -> tuple[LabelKey, ...]:
-        """Return the labels of copies that a decision on a candidate is about.
-
-        Known ones stay as they are, unless the question is whether a known label is wrong.
-        """
+        """Return the labels of copies that a decision is about: unknown ones, unless a known label may be wrong."""
         wrong = bool(self.candidates.columns.kind[number] == WRONG)
         return self.copies.of(self.candidates.key(number), known=wrong)
 

@@ -70,9 +70,7 @@ def run_demo(
 ) -> Study:
     """Train on the digits with all labels, then with one per image by several methods, with the same epochs.
 
-    Ctrl-C ends the study, which then holds the runs that are finished. The folder must not exist yet. ``processes`` are
-    trainings at a time; without a GPU all of them, since a small network uses one core best. ``sizes`` are the scenes
-    of train, val and test. ``callback`` is called after each training, ``report`` in the process that trained it.
+    ``processes`` are trainings at a time, without a GPU all. ``report`` is called in the process that trained.
     """
     folder = Path(out)
     all_labels = StudyMember("all labels", "all-labels", extra_labels=True)

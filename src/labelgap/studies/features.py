@@ -28,15 +28,8 @@ def features(
     workers: int | None = None,
     quiet: bool = True,
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the ``(N, D)`` features of every split, from the cache as far as they are there.
-
-    Args:
-        data: images; of a file of features, these are returned.
-        backbone: the network; by default the data's.
-        weights: a file of its weights.
-        size: the size of its input, in pixels.
-
-    The other arguments are those of ``fit``.
+    """Return the ``(N, D)`` features of every split by a backbone, of a ``size`` and a file of ``weights``, cached; see
+    ``fit``.
     """
     name, torch_device = backbone or default_linear_backbone(data), choose_device(device)
     count = choose_workers(workers, torch_device)

@@ -234,11 +234,7 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def average_precision_scorer(estimator: Any, X: Any, Y: Any) -> float:  # noqa: N803
-    """Return the mean average precision over the known labels, 0 to 1; Y as ``LabelGapClassifier`` takes it.
-
-    A class counts where Y has a known present and a known absent label of it. Where no class does there is no accuracy,
-    and that is an error; ``observed_scorer`` still orders settings.
-    """
+    """Return the mean average precision over the known labels, 0 to 1; an error where none can be measured."""
     none = "has both a known present and a known absent label: there is no accuracy to measure. To order settings, use "
     none += "scoring=labelgap.observed_scorer; for an accuracy, have some rows fully labeled."
     return _score(estimator, X, Y, "ignore", none)

@@ -134,10 +134,7 @@ class Run:
         pretrained: bool = True,
         backbone: Backbone | None = None,
     ) -> Classifier:
-        """Build the network of a configuration, if this user made the run or trusts what it names for that.
-
-        ``stored`` are the other arguments of ``check_weights``.
-        """
+        """Build the network of a configuration, if this user made the run or trusts what it names for that."""
         try:
             if backbone is None:
                 require_trust(self.path / CONFIG_FILE, self._named(config, pretrained))
@@ -191,11 +188,7 @@ class Run:
         average_sizes: Sequence[int] | None = None,
         reporter: Reporter | None = None,
     ) -> NDArray[np.float32]:
-        """Return the ``(N, K)`` logits of images, or of features where the run was trained on features.
-
-        ``workers`` are processes that decode images; None for enough for the device. With ``cached`` only images that
-        the feature cache lacks are computed, and then stored.
-        """
+        """Return the ``(N, K)`` logits of images or features; with ``cached`` features from and into the cache."""
         torch_device = choose_device(device)
         network = copy(self.model.to(torch_device))
         if average_sizes is not None:
@@ -290,10 +283,7 @@ class Run:
         }
 
     def load_data(self) -> Dataset:
-        """Load the data set that the run was trained on again, and hide the same labels.
-
-        ``RunError`` where somebody else made the run and it names paths: ``labelgap verify --trust`` signs it.
-        """
+        """Load the data set that the run was trained on again, and hide the same labels; a foreign run is trusted."""
         return self.with_val(load_stored(self.path / CONFIG_FILE, self.config.data))
 
     def with_val(self, data: Dataset) -> Dataset:
@@ -338,10 +328,7 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> Run:
-    """Open a run folder, or one on the Hugging Face hub, ``hf://owner/name`` or ``hf://owner/name@revision``.
-
-    ``backbone`` is the network of ``fit``, where its class cannot be made without arguments.
-    """
+    """Open a run folder, or one of the hub, ``hf://owner/name[@revision]``; some classes need their ``backbone``."""
     return Run(local_folder(path), backbone=backbone)
 
 

@@ -101,9 +101,8 @@ class DatasetLayout:
     check: Callable[[Path], Sequence[str]] | None = None
 
     def problems(self, path: Path) -> list[str]:
-        """Return everything that is missing below a path or is of another version; empty when nothing is.
-
-        A path that leads to no such data is taken as the root, so that all files of it are named.
+        """Return all that is missing below a path, taken as the root if it leads to no such data, or is another
+        version.
         """
         if self.find is None:
             return []

@@ -188,20 +188,12 @@ _BANK: Final = 256
 
 @dataclass(frozen=True, eq=False)
 class Scenes:
-    """Images, their labels and boxes.
+    """Images, their labels and boxes."""
 
-    Attributes:
-        images: ``(N, 64, 64)`` uint8.
-        labels: ``(N, 10)`` bool, whether digit ``k`` appears.
-        boxes: ``(M, 6)`` int64, one row per digit placed: scene, class, x0, y0, x1, y1 (pixels, edges inclusive),
-            ordered by scene; a digit painted later may cover a little of an earlier one.
-        digits: ``(M,)`` int64, which of scikit-learn's 1,797 digits that is.
-    """
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.bool_]
-    boxes: NDArray[np.int64]
-    digits: NDArray[np.int64]
+    images: NDArray[np.uint8]  # ``(N, 64, 64)`` uint8
+    labels: NDArray[np.bool_]  # ``(N, 10)`` bool, whether digit ``k`` appears
+    boxes: NDArray[np.int64]  # ``(M, 6)`` one per digit placed: scene, class, x0, y0, x1, y1, ordered by scene
+    digits: NDArray[np.int64]  # ``(M,)`` int64, which of scikit-learn's 1,797 digits that is
 
     def __len__(self) -> int:
         return len(self.images)

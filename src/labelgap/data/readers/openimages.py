@@ -413,25 +413,15 @@ def _number(word: bytes) -> float:
 
 @dataclass(frozen=True, eq=False)
 class SplitLabels:
-    """The known labels of a split.
+    """The known labels of a split."""
 
-    Attributes:
-        ids: ``(N,)`` the images that have a known label, ascending.
-        places: ``(L,)`` row · K + class number of every known label, ascending.
-        values: ``(L,)`` PRESENT or ABSENT.
-        left_out: rows about classes that are not used.
-        repeated: rows that say again what another says.
-        contradicted: labels that were verified as present and as absent: they are unknown.
-        machine: labels that a network gave.
-    """
-
-    ids: NDArray[np.uint64]
-    places: NDArray[np.int64]
-    values: NDArray[np.int8]
-    left_out: int = 0
-    repeated: int = 0
-    contradicted: int = 0
-    machine: int = 0
+    ids: NDArray[np.uint64]  # ``(N,)`` the images that have a known label, ascending
+    places: NDArray[np.int64]  # ``(L,)`` row · K + class number of every known label, ascending
+    values: NDArray[np.int8]  # ``(L,)`` PRESENT or ABSENT
+    left_out: int = 0  # rows about classes that are not used
+    repeated: int = 0  # rows that say again what another says
+    contradicted: int = 0  # labels that were verified as present and as absent: they are unknown
+    machine: int = 0  # labels that a network gave
 
     def with_images(self, ids: NDArray[np.uint64], classes: int) -> SplitLabels:
         """Return the labels with more images, ``ids`` ascending, that have none."""

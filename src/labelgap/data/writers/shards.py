@@ -70,19 +70,12 @@ _IMAGES_PER_THREAD: Final = 4
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """How shards are written.
+    """How shards are written."""
 
-    Attributes:
-        size: images whose shorter side is longer are scaled down to it, and stored as JPEG; None copies their bytes.
-        images_per_shard: images of a shard; None where ``bytes_per_shard`` counts.
-        bytes_per_shard: bytes of the members of a shard.
-        shuffle: seed of a random order of the images of each split; None keeps the order of the data.
-    """
-
-    size: int | None = None
-    images_per_shard: int | None = None
-    bytes_per_shard: int = 200_000_000
-    shuffle: int | None = None
+    size: int | None = None  # of the longest shorter side, stored as JPEG; None copies the bytes
+    images_per_shard: int | None = None  # images of a shard; None where ``bytes_per_shard`` counts
+    bytes_per_shard: int = 200_000_000  # bytes of the members of a shard
+    shuffle: int | None = None  # seed of a random order of the images of each split; None keeps the order of the data
 
     def __post_init__(self) -> None:
         least = {"size": self.size, "images per shard": self.images_per_shard, "bytes per shard": self.bytes_per_shard}

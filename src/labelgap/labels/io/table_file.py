@@ -84,29 +84,17 @@ SPLIT_NAMES: Final = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How to read a table of labels, in any file format.
+    """How to read a table of labels, in any file format."""
 
-    Attributes:
-        zeros: the meaning of 0 in a wide table: "absent" or "unknown" (nobody tagged it).
-        unlisted: what a class in neither list of a lists table is: "unknown" or "absent".
-        separator: between the names of a list; detected when None.
-        classes: the classes to use, in this order; all of them when None.
-        ignore_columns: columns that are not classes.
-        rename: old name → new name, of classes and of columns; classes that get the same name are merged.
-        aliases: a CSV of synonym, class.
-        parents: a CSV of child, parent: where a child is present, its parent is present.
-        minus_one: the code of −1, an uncertain label; None where it is no state.
-    """
-
-    zeros: str = "absent"
-    unlisted: str = "unknown"
-    separator: str | None = None
-    classes: Sequence[str] | None = None
-    ignore_columns: Sequence[str] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
-    aliases: str | os.PathLike[str] | None = None
-    parents: str | os.PathLike[str] | None = None
-    minus_one: int | None = None
+    zeros: str = "absent"  # the meaning of 0 in a wide table: "absent" or "unknown" (nobody tagged it)
+    unlisted: str = "unknown"  # what a class in neither list of a lists table is: "unknown" or "absent"
+    separator: str | None = None  # between the names of a list; detected when None
+    classes: Sequence[str] | None = None  # the classes to use, in this order; all of them when None
+    ignore_columns: Sequence[str] = ()  # columns that are not classes
+    rename: Mapping[str, str] = field(default_factory=dict)  # old name → new name, of classes and columns
+    aliases: str | os.PathLike[str] | None = None  # a CSV of synonym, class
+    parents: str | os.PathLike[str] | None = None  # a CSV of child, parent: a parent of what is present is present
+    minus_one: int | None = None  # the code of −1, an uncertain label; None where it is no state
 
     def __post_init__(self) -> None:
         check_choice("zeros", self.zeros, ("absent", "unknown"))
@@ -126,31 +114,18 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class TableFile:
-    """The contents of a file of labels.
+    """The contents of a file of labels."""
 
-    Attributes:
-        path: the file.
-        table: its labels, with those that ``parents`` adds.
-        splits: the split of every row, or None when the file names none.
-        groups: the group of every row, or None when the file has no such column.
-        lines: the line of every row in the file.
-        findings: how cells and gaps were read.
-        unit: what ``lines`` counts: "line", or "row" in files without lines.
-        revisions: what ``parents`` added to the observed labels.
-        sources: the file of every row, where several files were joined.
-        uncertain: how many cells are −1, where ``minus_one`` says what that means.
-    """
-
-    path: Path
-    table: LabelTable
-    splits: tuple[str, ...] | None
-    groups: tuple[str, ...] | None
-    lines: NDArray[np.int64]
-    findings: tuple[Finding, ...]
-    unit: str = "line"
-    revisions: Revisions = field(default_factory=Revisions)
-    sources: tuple[Path, ...] | None = None
-    uncertain: int = 0
+    path: Path  # the file
+    table: LabelTable  # its labels, with those that ``parents`` adds
+    splits: tuple[str, ...] | None  # the split of every row, or None when the file names none
+    groups: tuple[str, ...] | None  # the group of every row, or None when the file has no such column
+    lines: NDArray[np.int64]  # the line of every row in the file
+    findings: tuple[Finding, ...]  # how cells and gaps were read
+    unit: str = "line"  # what ``lines`` counts: "line", or "row" in files without lines
+    revisions: Revisions = field(default_factory=Revisions)  # what ``parents`` added to the observed labels
+    sources: tuple[Path, ...] | None = None  # the file of every row, where several files were joined
+    uncertain: int = 0  # how many cells are −1, where ``minus_one`` says what that means
 
 
 def check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:

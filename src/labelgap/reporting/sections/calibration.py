@@ -69,10 +69,7 @@ def bin_probabilities(probabilities: NDArray[np.floating[Any]], codes: NDArray[n
 def calibration_figure(
     scores: CalibrationCurves, probabilities: CalibrationCurves | None = None, *, width: float = style.WIDE
 ) -> Figure:
-    """Draw the share of present labels against the mean score of ten bins, over all classes, and the labels in a bin.
-
-    ``scores`` are the plain ones, ``probabilities`` the calibrated ones, if there are any.
-    """
+    """Draw the share of present labels against the mean of ten bins of scores, and of calibrated probabilities."""
     figure, (curve, sizes), columns = style.make_panels(2, width=width, each=2.5, extra=0.6)
     kinds = [("score", scores, style.VERMILLION, "s"), ("calibrated probability", probabilities, style.BLUE, "o")]
     curve.plot([0, 100], [0, 100], color=style.MUTED_COLOR, linewidth=1, linestyle=style.DASHED)

@@ -104,11 +104,7 @@ def evidence_split(metrics: Mapping[str, Any]) -> str:
 
 
 def class_table(run: Run, data: Dataset | None = None) -> ClassTable:
-    """Return what is known of every class of a run, finished or not.
-
-    Without the data set that it was trained on there are no label counts, intervals and calibration curves; nor are
-    there intervals and curves where the run has no stored scores of these images, or more than 2²⁸.
-    """
+    """Return what is known of every class of a run, finished or not; without data no counts, intervals and curves."""
     classes, metrics = run.config.classes, run.metrics
     name = evidence_split(metrics)
     measures = metrics.get(name) or {}

@@ -147,10 +147,7 @@ def scores_of_seeds(
 
 
 def epoch_scores_figure(curves: Mapping[str, EpochScores], *, width: float = style.WIDE) -> Figure:
-    """Draw the score of val after each epoch, the mean over seeds; of many, the ``MAX_CURVES`` that reach the highest.
-
-    A mark is the epoch that was kept, a band the range of the seeds, where there are few curves.
-    """
+    """Draw the score of val after each epoch, the mean over seeds, of at most ``MAX_CURVES``; the kept is marked."""
     narrow = width <= style.NARROW
     highest = sorted(curves, key=lambda label: -float(np.nanmax(curves[label].mean)))[:MAX_CURVES]
     shown = [label for label in curves if label in highest]

@@ -42,11 +42,7 @@ _STATES: Final = {PRESENT: "present", ABSENT: "absent", UNKNOWN: "unknown"}
 
 @dataclass(frozen=True, eq=False)
 class LabelChanges:
-    """Labels of some training images, epoch by epoch; those of an image follow each other.
-
-    An image has the labels that the method changed, that were given as present, and that are truly present, at most
-    ``LABELS_PER_IMAGE``.
-    """
+    """Labels of some training images, epoch by epoch: changed, given or truly present, ``LABELS_PER_IMAGE`` of each."""
 
     split: Split  # the training images
     rows: NDArray[np.int64]  # (C,) row of the image
@@ -78,9 +74,8 @@ class _Changed(NamedTuple):
 def label_changes(run: Run, data: Dataset, *, images: int | Sequence[str] = IMAGES) -> LabelChanges | None:
     """Return the labels of some images that a method changed; None if it changed none, or has no record of it.
 
-    ``images`` are names of training images, or how many are chosen: half of them for a change that is right, half for
-    one that is wrong, over as many classes as possible and otherwise at random, always the same. Where the truth is not
-    known they are random.
+    ``images`` are names, or how many are chosen: half for a change that is right, half for a wrong one, over many
+    classes.
     """
     split, method = run.with_val(data).train, find_method(run.config.method)
     named = [] if isinstance(images, int) else [_row_of(split, name) for name in images]
@@ -181,10 +176,7 @@ def _labels_of_image(split: Split, changed: _Changed, row: int, first: NDArray[n
 
 
 def label_change_figure(changes: LabelChanges, images: bool = True, *, width: float = style.WIDE) -> Figure:
-    """Draw the labels of every image as lines over the epochs; an epoch that trained with a changed label is filled.
-
-    Green: rightly changed; vermillion, with a cross: wrongly; blue: the truth is not known; bold: given as present.
-    """
+    """Draw the labels of every image as lines over the epochs, filled where changed: rightly, wrongly, or unknown."""
     groups = {row: np.flatnonzero(changes.rows == row) for row in dict.fromkeys(changes.rows.tolist())}
     each = max(0.27 * max(map(len, groups.values())) + 0.55, 1.4)
     columns = 1 if width <= style.NARROW else 2

@@ -61,12 +61,10 @@ Methods = Mapping[str, Mapping[str, LabelScores]]
 
 
 def label_scores(trace: Mapping[str, NDArray[Any]], epoch: int | None = None) -> dict[str, LabelScores]:
-    """Return the scores of each kind of training labels in a trace, as ``Run.trace`` gives it, those that exist.
+    """Return the scores of each kind of training labels in a trace, in an epoch, by default the last recorded one.
 
-    The probabilities are of an epoch, by default the last; it is limited to the recorded ones. The kinds are
-    "observed", the labels observed as present, and "unknown_present" and "unknown_absent" where the truth of unknown
-    labels is known; elsewhere "observed" and "unknown". Labels observed as absent are left out, and so are unknown
-    labels of unknown truth if the truth of others is known.
+    The kinds are "observed", the labels observed as present, and "unknown_present" and "unknown_absent" where the truth
+    of unknown labels is known; elsewhere "unknown".
     """
     if not trace or len(trace["logit"]) == 0:
         return {}
@@ -117,10 +115,7 @@ def positive_loss_figure(methods: Methods, *, width: float = style.WIDE) -> Figu
 
 
 def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
-    """Draw the absolute logit of unknown positives and negatives per epoch (Zhou et al. 2022, figure 8), a panel each.
-
-    A line is the median, a band the middle half of the labels; without the truth, of observed and of unknown labels.
-    """
+    """Draw the absolute logit of unknown positives and negatives per epoch: median and middle half (figure 8)."""
     wanted, names = ("unknown_present", "unknown_absent"), ("epoch", "absolute logit")
     figure, panels, _ = _panels(methods, wanted, lambda scores: scores.magnitude, names, width)
     for axis, shown in panels:
@@ -135,10 +130,7 @@ def absolute_logit_panels(methods: Methods, *, width: float = style.WIDE) -> Fig
 
 
 def probability_panels(methods: Methods, *, width: float = style.WIDE) -> Figure:
-    """Draw the distribution of the scores of observed and unknown positives (Zhou et al. 2022, figure 9), a panel each.
-
-    It is percent of the labels of a kind in intervals of 0.05; a dashed line with a marker is the mean.
-    """
+    """Draw the distribution of the scores of observed and unknown positives, and their mean (figure 9)."""
     edges, wanted, names = np.linspace(0, 1, BINS + 1), ("observed", "unknown_present"), ("score", "% of labels")
     figure, panels, top = _panels(methods, wanted, lambda scores: 100 * scores.shares, names, width)
     for axis, shown in panels:

@@ -66,12 +66,7 @@ class ActivationExample:
 def activation_examples(
     runs: Mapping[str, Run], data: Dataset | Split, *, count: int = 6, device: str = "auto"
 ) -> list[ActivationExample]:
-    """Return class activation maps of random images, one class each, over as many classes as possible.
-
-    The runs are by label; finished, trained on images that were resized as a whole. The images are of a split, or of a
-    data set's test split, else val. Classes are those with a box in an image that is not difficult, or without boxes
-    those known to be present.
-    """
+    """Return class activation maps of random images, of test else val, one class each, over many classes."""
     split = unseen_split(data) if isinstance(data, Dataset) else data
     table, corners = split.evaluation_labels, np.zeros((0, 4))
     present = table.values == PRESENT

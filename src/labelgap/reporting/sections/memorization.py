@@ -59,11 +59,7 @@ Losses = Mapping[str, LabelLosses]
 
 
 def label_losses(trace: Mapping[str, NDArray[Any]]) -> dict[str, LabelLosses]:
-    """Return the losses of each kind of training labels in a trace, as ``Run.trace`` gives it.
-
-    The kinds are "TP", "TN" and "FN", those of them that exist, where the truth of unknown labels is known; elsewhere
-    "present", "absent" and "unknown" as observed. Unknown labels of unknown truth are left out of the former.
-    """
+    """Return the losses of "TP", "TN" and "FN" in a trace, or as observed where the truth of none is known."""
     if not trace or len(trace["loss"]) == 0:
         return {}
     observed, truth = trace["observed"], trace["truth"]

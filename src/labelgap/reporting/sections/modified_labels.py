@@ -48,11 +48,7 @@ class ModifiedLabels:
 
 
 def modified_labels_from_run(run: Run, data: Dataset | None = None) -> dict[int, ModifiedLabels]:
-    """Return what a large-loss method modified (PRESENT), or the pseudo-labels of a method (PRESENT, ABSENT), by state.
-
-    Other methods have none. Pseudo-labels need the data set that the run was trained on, and so do shares if the trace
-    is a sample.
-    """
+    """Return what a large-loss method modified, or its pseudo-labels, for which data are needed, by state."""
     method = find_method(run.config.method)
     if method is None:
         return {}

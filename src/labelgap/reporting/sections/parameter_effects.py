@@ -61,10 +61,7 @@ Setting = tuple[Mapping[str, Any], list[Point]]
 
 
 def parameter_effects(what: Comparison | Sweep | Study) -> list[ParameterEffect]:
-    """Return the effect of every hyperparameter that has several values; empty where none has.
-
-    In a study, the runs of a method must differ in one setting.
-    """
+    """Return the effect of every hyperparameter that has several values; empty where none has."""
     if isinstance(what, Study):
         return _study_effects([run for member, run in what.runs if not member.extra_labels and run.finished])
     if isinstance(what, Sweep):

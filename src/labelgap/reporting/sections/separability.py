@@ -38,11 +38,7 @@ _BLOCK: Final = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class ClassSeparability:
-    """How separable the scores of present and absent labels are, for each of K classes.
-
-    The AUC is 1 for separate scores, 0.5 for chance; the overlap, the sum over the intervals of the smaller share, 0
-    for separate scores, 1 for equal densities. Both are NaN where a class has no label of a state.
-    """
+    """How separable the scores of present and absent labels are, by class: AUC, and overlap; NaN without both."""
 
     classes: tuple[str, ...]
     present: NDArray[np.int64]  # (K,) labels known to be present
@@ -86,13 +82,7 @@ class UnknownPositives:
 
 
 def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[str] | None = None) -> ClassSeparability:
-    """Measure how separable the scores of every class are.
-
-    Args:
-        scores: ``(N, K)`` from 0 to 1.
-        labels: ``(N, K)`` of PRESENT, ABSENT, UNKNOWN; unknown labels are left out.
-        classes: K names; numbers when not given.
-    """
+    """Measure how separable the scores ``(N, K)`` of every class are, by the known of the labels ``(N, K)``."""
     values, codes = np.asarray(scores), np.asarray(labels)
     if values.ndim != 2 or values.shape != codes.shape:
         raise InputError(f"scores {values.shape} and labels {codes.shape}: both are images × classes, of one shape.")
@@ -105,10 +95,7 @@ def class_separability(scores: ArrayLike, labels: ArrayLike, classes: Sequence[s
 def separability_from_trace(
     trace: Mapping[str, NDArray[Any]], classes: Sequence[str], epoch: int | None = None
 ) -> ClassSeparability | None:
-    """Measure how separable the scores of unknown training labels are; None if the truth of none is known.
-
-    The scores are those of an epoch, by default the last; it is limited to the recorded ones.
-    """
+    """Measure how separable the scores of unknown training labels are in an epoch; None without a truth."""
     if not trace or len(trace["logit"]) == 0:
         return None
     logits = trace["logit"][recorded_epoch(trace, epoch) - 1]
@@ -210,8 +197,7 @@ def score_density_figure(
 ) -> Figure:
     """Draw the densities of the scores of every class, present up and absent down (Zhou et al. 2022, figure 11).
 
-    ``splits`` are by the name of the images. The first orders the classes, the most separable on top, where ``order``
-    does not. Of many the first and the last are drawn. ``marks`` are what to write beside a class instead of its AUC.
+    The first of the ``splits`` orders the classes where ``order`` does not; ``marks`` are written in place of the AUC.
     """
     first = next(iter(splits.values()))
     order = first.counted[::-1].tolist() if order is None else order

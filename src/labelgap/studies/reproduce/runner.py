@@ -135,11 +135,9 @@ def reproduce(
 ) -> Reproduction:
     """Train the cells of a table whose data are given, by the protocol of the paper, and measure them.
 
-    A folder takes any number of tables and can be used again: a cell that it has is not trained again, nor a head or
-    network that another cell or table needs as well. Results are written after every training. ``data`` are texts
-    ``NAME=PATH``, images or a file of features each; for ``table`` see ``paper_tables``, for ``cells``
-    ``PaperTable.select``, for ``settings`` ``ReproductionSettings``. ``jobs`` are networks to train at a time,
-    ``pretrained`` the runs, by their loss, whose networks compute the features of "two-way-transfer".
+    A folder takes any number of tables: a cell, head or network that it has is not trained again. ``data`` are texts
+    ``NAME=PATH``; for ``cells`` see ``PaperTable.select``, for ``settings`` ``ReproductionSettings``. ``pretrained``
+    are the runs, by their loss, whose networks compute the features of "two-way-transfer".
     """
     given: dict[str, Any] = {"cells": cells, "seeds": seeds, "jobs": jobs, "pretrained": pretrained}
     plan = plan_reproduction(table, data, out=out, **given, **settings)
