@@ -13,7 +13,7 @@ from sklearn.datasets import load_breast_cancer
 
 import labelgap as lg
 from labelgap.core.seeds import numpy_generator
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import LabelTable
 
 SOURCES = ("voc", "photos", "digits", "cells")

@@ -22,7 +22,7 @@ from benchmarks.harness import feature_arguments, print_ratios
 from benchmarks.small_albums import Codes, Features, hide
 
 import labelgap as lg
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.thresholds import MIN_PRESENT
 from labelgap.training.history import has_estimate

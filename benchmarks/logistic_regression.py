@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import DATA, append_lines, parse_arguments
 
 import labelgap as lg
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable
 
 KINDS = ("one", "patchy", "third")

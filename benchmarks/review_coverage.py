@@ -29,7 +29,7 @@ from scipy.special import expit
 import labelgap as lg
 from labelgap.audit.candidates import CandidateLimits
 from labelgap.audit.live import FeatureScale, fit_decisions
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.estimates import ReviewedLabels, count_random, estimate_review
 

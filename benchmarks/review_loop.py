@@ -26,7 +26,7 @@ import numpy as np
 import labelgap as lg
 from labelgap.audit.candidates import CandidateLimits
 from labelgap.audit.live import FeatureScale
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import FEATURES, parse_arguments, print_ratios

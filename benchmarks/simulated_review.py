@@ -22,7 +22,7 @@ from labelgap.audit.candidates import CandidateLimits, CandidateRanking, draw_un
 from labelgap.audit.live import Aim, Decisions, FeatureScale, rank_open
 from labelgap.audit.scorers import train_head_scorers
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
+from labelgap.data.images import FEATURES, FeatureVectors
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.metrics import average_precision
 from labelgap.training.config import RunConfig

@@ -29,7 +29,7 @@ from sklearn.preprocessing import StandardScaler
 
 import labelgap as lg
 from labelgap.core.seeds import numpy_generator
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.training.folds import assign_folds, equal_row_groups
 

@@ -32,7 +32,7 @@ hypothesis.settings.load_profile("labelgap")
 
 # The processes that tests start by "forkserver" are copies of one that has imported this.
 multiprocessing.set_forkserver_preload(
-    ["labelgap.review.app", "labelgap.training.features", "torch._dynamo", "torch.distributed"]
+    ["labelgap.review.routes", "labelgap.training.features", "torch._dynamo", "torch.distributed"]
 )
 
 PROJECT = Path(__file__).resolve().parents[1]

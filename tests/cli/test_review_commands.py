@@ -181,7 +181,7 @@ def test_a_missing_package_is_named(
     reviewed: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     for name in list(sys.modules):
-        if name in ("labelgap.review.app", "labelgap.review.security"):
+        if name in ("labelgap.review.routes", "labelgap.review.security"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     assert "pip install 'labelgap[review]'" in printed("review", "tags-review", "--no-browser", code=2)

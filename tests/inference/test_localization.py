@@ -9,8 +9,7 @@ from PIL import Image
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.images import FileImages
+from labelgap.data.images import FEATURES, FileImages
 from labelgap.inference import localization
 from labelgap.inference.localization import map_maximum, pointing_game
 from labelgap.labels import LabelTable

@@ -14,8 +14,8 @@ from PIL import Image
 import labelgap as lg
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.identity import DataChanges, DataIdentity
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.loop.linear_trainer import LinearTrainer

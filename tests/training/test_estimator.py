@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.training.estimator import LabelGapClassifier
 

@@ -26,7 +26,7 @@ import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import derive_seed
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import ABSENT, LabelTable, Revision
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, write_provenance
 from labelgap.losses import methods

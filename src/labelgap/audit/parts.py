@@ -35,9 +35,9 @@ from labelgap.audit.scorers import AuditContext, HeadScorer, train_run_heads
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
+from labelgap.data.addresses import ADDRESSES
 from labelgap.data.dataset import Dataset
 from labelgap.data.parts import PartFolder, StoredParts
-from labelgap.data.readers.addresses import ADDRESSES
 from labelgap.inference.predictor import Predictor
 from labelgap.labels import LabelTable
 from labelgap.labels.io.formats import labels_of_lists, list_entries

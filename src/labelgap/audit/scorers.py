@@ -33,8 +33,8 @@ from labelgap.core.files import DiskError, make_folder
 from labelgap.core.system import available_memory
 from labelgap.core.text import format_duration
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
 from labelgap.data.identity import DataIdentity
+from labelgap.data.images import FEATURES, FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.models import is_pretrained
 from labelgap.models.inference import inference_precision

@@ -36,7 +36,7 @@ def export(
 
         print_fields(("wrote", export_mlflow(opened, mlflow)), ("run", f"mlflow models serve -m {mlflow}"))
     if pt2 is not None:
-        from labelgap.inference.exports.pt2 import export_pt2
+        from labelgap.inference.export import export_pt2
 
         print_fields(("wrote", export_pt2(opened, pt2, force=force)))
 

@@ -94,7 +94,7 @@ def inspect(
 
 def _further_commands(opened: lg.Dataset, summary: DatasetSummary, data: str, given: DataSource) -> Iterable[Field]:
     """Yield the commands that make an accuracy measurable and clean the table, where they help."""
-    from labelgap.data.feature_vectors import FeatureVectors
+    from labelgap.data.images import FeatureVectors
     from labelgap.labels.io.classes import fold_case
     from labelgap.training.rerun import RANDOM_IMAGES, review_split
 

@@ -71,7 +71,7 @@ def review(
     if not 0 < len(author) <= 80 or not author.isprintable():
         raise InputError(f"--reviewer {options.reviewer!r}: a name has 1 to 80 printable characters.")
     with _announced(source) as announcement:
-        from labelgap.data.feature_vectors import FeatureVectors
+        from labelgap.data.images import FeatureVectors
         from labelgap.review import Review
         from labelgap.review.server import serve
 

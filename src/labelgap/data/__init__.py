@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from labelgap.core.lazy import lazy_names
 from labelgap.data.dataset import Boxes, Dataset, Split
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
-from labelgap.data.images import ArrayImages, FileImages, ImageSource
+from labelgap.data.images import FEATURES, ArrayImages, FeatureVectors, FileImages, ImageSource
 from labelgap.data.opening import load, load_from_recipe, load_moved, load_stored
 from labelgap.data.readers.arff import load_arff
 from labelgap.data.readers.chexpert import load_chexpert

@@ -18,9 +18,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelgap.core.errors import InputError
+from labelgap.core.findings import Note
+from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage, UnreadableImageError, decode
+from labelgap.data.findings import count_labels
 from labelgap.data.images import StoredImages
 from labelgap.data.in_memory import InMemoryImages
+from labelgap.labels import LabelTable
 
 SCHEMES: Final = ("http", "https", "s3", "gs", "abfs", "abfss", "az")
 """URLs that a table of somebody else may name. fsspec knows others: some read this machine, or lead to another URL."""
@@ -157,3 +161,17 @@ class EncodedImages(StoredImages):
     def fingerprint(self) -> str:
         """Return a hash of the states of all images."""
         return hashlib.blake2b(b"\0".join(map(self.state, range(len(self)))), digest_size=16).hexdigest()
+
+
+ADDRESSES: Final = "addresses"
+
+
+def load_addresses(path: str | os.PathLike[str]) -> Dataset:
+    """Read a table whose images are named by their addresses; they are fetched when they are needed.
+
+    Args:
+        path: what ``LabelTable.to_parquet`` has written.
+    """
+    labels = LabelTable.from_parquet(path)
+    findings = (Note("images by their addresses, fetched when they are needed", "images"), count_labels([labels]))
+    return Dataset(Path(path).name, Split("train", EncodedImages(labels.images), labels), None, None, findings=findings)

@@ -14,9 +14,8 @@ from labelgap.core.errors import InputError
 from labelgap.core.findings import Finding
 from labelgap.core.seeds import numpy_generator
 from labelgap.core.text import html_facts, join_names, pluralize, truncate_text
-from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import LabelsShown
-from labelgap.data.images import ImageSource
+from labelgap.data.images import FeatureVectors, ImageSource
 from labelgap.labels import PRESENT, LabelTable, Revisions
 from labelgap.labels.masking import GAPS, SIZE_RULES, Amount, LabelGap, check_draw
 from labelgap.labels.sparse import locate_entries

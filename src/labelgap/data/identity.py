@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from labelgap.core.errors import InputError
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import ArrayImages, ImageSource, StoredImages
+from labelgap.data.images import ArrayImages, FeatureVectors, ImageSource, StoredImages
 from labelgap.labels import LabelTable
 
 TRAINED_BEFORE: Final = "trained before"

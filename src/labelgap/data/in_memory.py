@@ -15,8 +15,7 @@ from PIL import Image
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Split
 from labelgap.data.decoding import DecodedImage, exif_orientation
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import FileImages, ImageSource, NamedRows
+from labelgap.data.images import FeatureVectors, FileImages, ImageSource, NamedRows
 from labelgap.data.readers.image_paths import images_below
 from labelgap.labels.codes import is_tensor
 

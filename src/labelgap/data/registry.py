@@ -22,9 +22,9 @@ from labelgap.core.data_options import PATH_OPTIONS
 from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path
 from labelgap.core.registry import Registry, load_plugins
 from labelgap.core.text import truncate_text
+from labelgap.data.addresses import ADDRESSES, load_addresses
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.readers.addresses import ADDRESSES, load_addresses
+from labelgap.data.images import FEATURES
 from labelgap.data.readers.annotation_tools import is_annotation_file, load_annotations
 from labelgap.data.readers.arff import ARFF_LAYOUT, load_arff
 from labelgap.data.readers.chexpert import CHEXPERT_LAYOUT, load_chexpert

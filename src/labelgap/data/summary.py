@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelgap.core.findings import Finding
 from labelgap.core.text import plural, pluralize
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import PRESENT
 from labelgap.metrics.validation import supports_accuracy
 

@@ -7,6 +7,7 @@ its scores are compared with PyTorch's before anything is written.
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import warnings
@@ -276,3 +277,21 @@ def _write_unusual_images(folder: Path) -> list[str]:
     for name, image in images.items():
         image.save(folder / name, exif=exif)
     return [*images]
+
+
+def export_pt2(run: Run, path: str | os.PathLike[str], *, force: bool = False) -> Path:
+    """Write a run's network as ``.pt2``, with ``preprocess.json`` in it; see ``export_onnx`` for inputs and outputs."""
+    file, graph = Path(path), ExportGraph(deepcopy(run.model).cpu()).eval()
+    if file.suffix != ".pt2" or (file.exists() and not force):
+        raise InputError(f"{file}: the file name must end in .pt2, and an existing file is replaced with --force only.")
+    described = describe_preprocess(run, graph)
+    with torch.no_grad():
+        program = torch.export.export(graph, (graph.example(2),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    graphs = (module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule))
+    for node in (node for each in graphs for node in each.nodes):
+        node.meta.pop("stack_trace", None)  # it names folders of this machine
+    content = io.BytesIO()
+    torch.export.save(program, content, extra_files={PREPROCESS: json.dumps(described, ensure_ascii=False)})
+    make_folder(file.parent)
+    write_bytes(file, content.getvalue())
+    return file

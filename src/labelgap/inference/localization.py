@@ -18,8 +18,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.decoding import open_image
-from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.images import ImageSource, StoredImages
+from labelgap.data.images import FEATURES, ImageSource, StoredImages
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.localization import mean_class_rate, pointing_hits
 from labelgap.models import class_activation_maps

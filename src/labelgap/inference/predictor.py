@@ -20,8 +20,7 @@ from torch import Tensor
 
 from labelgap.core.errors import InputError
 from labelgap.data.addresses import EncodedImages
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import ImageSource
+from labelgap.data.images import FeatureVectors, ImageSource
 from labelgap.data.loader import ImageLoader, ReadBatch
 from labelgap.data.parts import PartsDescription
 from labelgap.inference.columns import PredictionColumns, labels_from_scores

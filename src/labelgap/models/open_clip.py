@@ -39,7 +39,6 @@ from torch.nn.functional import normalize
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.models.backbone import FORWARD_ERRORS, Backbone, dry_forward
 from labelgap.models.info import NO_WEIGHTS, OPEN_CLIP_PREFIX, RANDOM_WEIGHTS, InputSpec, WeightsInfo
-from labelgap.models.pretrained import pretrained_file
 from labelgap.models.timm import import_timm
 from labelgap.models.weight_files import (
     WeightFile,
@@ -47,6 +46,7 @@ from labelgap.models.weight_files import (
     describe_mismatch,
     load_tensors,
     match_tensors,
+    pretrained_file,
     read_weight_file,
 )
 

@@ -30,8 +30,14 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.torchvision import declared_operators
 from labelgap.models.backbone import FORWARD_ERRORS, Backbone, dry_forward, timm_input
 from labelgap.models.info import RANDOM_WEIGHTS, TIMM_PREFIX, InputSpec, WeightsInfo
-from labelgap.models.pretrained import pretrained_file
-from labelgap.models.weight_files import WeightFile, describe_mismatch, load_tensors, match_tensors, read_weight_file
+from labelgap.models.weight_files import (
+    WeightFile,
+    describe_mismatch,
+    load_tensors,
+    match_tensors,
+    pretrained_file,
+    read_weight_file,
+)
 
 _LICENSES: Final = {
     "apache-2.0": "Apache-2.0",

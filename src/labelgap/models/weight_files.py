@@ -1,4 +1,4 @@
-"""Weight files of users: read safely, unwrapped, and matched to a network or refused with reasons.
+"""Weight files: those of timm and open_clip, from the cache or downloaded; those of users, read safely and matched to a network.
 
 No code in a file is run, its tensors must be plain and finite. The usual wrappers and prefixes are removed; the rest
 must fit exactly, except for a classification layer.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import os
 import pickle
 import re
@@ -16,7 +17,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from ssl import SSLError
 from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +30,7 @@ from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.stored import READ_ERRORS
+from labelgap.core.terminal import unescaped_output
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.models.info import WeightsInfo
 
@@ -190,3 +196,81 @@ def _shape(tensor: Tensor) -> str:
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {truncate_text(lines[0], 200)}" if lines else type(error).__name__
+
+
+TIMEOUT_SECONDS: Final = 5.0
+"""Timeout of the request that finds out whether the server can be reached."""
+
+
+class UnavailableWeightsError(InputError):
+    """Pretrained weights are not on this machine, and cannot be downloaded."""
+
+
+def pretrained_file(configuration: Any, name: str) -> Path:
+    """Return the file of a model's pretrained weights (``hf_hub_id``, ``hf_hub_filename`` or ``url``)."""
+    if configuration.hf_hub_id:
+        return _from_hub(configuration, name)
+    return _from_address(str(configuration.url), name)
+
+
+def _from_hub(configuration: Any, name: str) -> Path:
+    hub: Any = importlib.import_module("huggingface_hub")
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    missing_entry: Any = importlib.import_module("huggingface_hub.utils").EntryNotFoundError
+    repository, _, tag = str(configuration.hf_hub_id).partition("@")
+    revision, stated = tag or None, configuration.hf_hub_filename
+    files = (
+        [stated] if isinstance(stated, str) and stated else list(stated or ("model.safetensors", "pytorch_model.bin"))
+    )
+    for file in files:
+        cached = hub.try_to_load_from_cache(repository, file, revision=revision)
+        if isinstance(cached, str):
+            return Path(cached)
+    cache = constants.HF_HUB_CACHE
+    remedy = f"`hf download {repository}` does so where there is a network, and its folder in {cache} can be copied"
+    try:
+        if constants.HF_HUB_OFFLINE:
+            raise OSError("HF_HUB_OFFLINE is set")
+        check_reachable(hub.hf_hub_url(repository, files[0], revision=revision))
+        with unescaped_output():
+            try:
+                return Path(hub.hf_hub_download(repository, files[0], revision=revision))
+            except missing_entry:
+                return Path(hub.hf_hub_download(repository, files[-1], revision=revision))
+    except Exception as error:  # of whatever HTTP library is underneath
+        raise _unreachable(name, repository, remedy, error) from error
+
+
+def _from_address(address: str, name: str) -> Path:
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    file = folder / Path(urlsplit(address).path).name
+    if file.is_file():
+        return file
+    try:
+        check_reachable(address)
+        folder.mkdir(parents=True, exist_ok=True)
+        with unescaped_output():
+            torch.hub.download_url_to_file(address, str(file))
+    except OSError as error:
+        raise _unreachable(name, address, f"as a file in {folder}", error) from error
+    return file
+
+
+def check_reachable(address: str) -> None:
+    """Raise ``OSError`` if a server cannot be reached; any answer counts."""
+    try:
+        urlopen(Request(address, method="HEAD"), timeout=TIMEOUT_SECONDS).close()
+    except HTTPError as answer:
+        answer.close()
+    except URLError as error:
+        if not isinstance(error.reason, SSLError):  # the download libraries may have certificates that Python lacks
+            raise
+
+
+def _unreachable(name: str, address: str, remedy: str, error: Exception) -> UnavailableWeightsError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    return UnavailableWeightsError(
+        f"the pretrained weights of {name} ({address}) are not on this machine and cannot be downloaded ({reason}). "
+        f"Give a file of weights: --weights FILE (in Python, weights=); or put them into the cache ({remedy}); "
+        "or start from random weights: --weights none."
+    )

@@ -7,7 +7,7 @@ import sys
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import join_names, join_numbers
 from labelgap.core.trust import is_class_path
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.images import FEATURES
 from labelgap.losses import Loss, Method, defaults, describe_method, method_options, methods, published_options
 from labelgap.losses.base.registry import PAPER_DATASETS
 from labelgap.reporting.formatting import single_line

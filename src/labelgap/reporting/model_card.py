@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.images import FEATURES
 from labelgap.labels import LabelTable
 from labelgap.reporting.descriptions import describe_settings, describe_thresholds, find_method, revises_labels
 from labelgap.reporting.formatting import wrapped_command

@@ -27,7 +27,7 @@ from labelgap.audit.candidates import (
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.data.opening import load_moved, load_stored
 from labelgap.data.split import hold_out_val
 from labelgap.labels.codes import UNKNOWN

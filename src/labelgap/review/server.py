@@ -90,8 +90,8 @@ def create_server(
     try:
         import uvicorn
 
-        from labelgap.review.app import create_app
         from labelgap.review.context import AppContext
+        from labelgap.review.routes import create_app
         from labelgap.review.security import (
             ConnectionLimits,
             LimitedProtocol,

@@ -19,8 +19,7 @@ from labelgap.core.cache import cache_folder
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import atomic_path
 from labelgap.data.decoding import DecodedImage, EncodedImage, decoded, open_image
-from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.images import StoredImages, to_channels
+from labelgap.data.images import FEATURES, StoredImages, to_channels
 from labelgap.data.loader import ImageLoader
 from labelgap.data.transforms import Resize
 from labelgap.inference.localization import heat_map_png

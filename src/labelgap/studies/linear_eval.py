@@ -21,7 +21,7 @@ from labelgap.core.files import write_text
 from labelgap.core.tensors import write_tensors
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.images import FEATURES
 from labelgap.labels import PRESENT, LabelTable, paper_split
 from labelgap.losses.base.terms import widest_float
 from labelgap.metrics import average_precision

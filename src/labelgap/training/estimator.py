@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
+from labelgap.data.images import FEATURES, FeatureVectors
 from labelgap.labels import LabelTable, paper_split
 from labelgap.metrics import average_precision, choose_thresholds
 from labelgap.training.auto import FOLDS

@@ -31,8 +31,7 @@ from labelgap.core.files import file_digest
 from labelgap.core.system import cpu_count
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import check_file
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import FileImages, ImageSource, StoredImages
+from labelgap.data.images import FeatureVectors, FileImages, ImageSource, StoredImages
 from labelgap.models import Backbone
 from labelgap.models.inference import inference_backbone, inference_precision
 from labelgap.models.info import Precision

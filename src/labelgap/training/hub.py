@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import make_folder
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.terminal import unescaped_output
-from labelgap.models.pretrained import check_reachable
+from labelgap.models.weight_files import check_reachable
 from labelgap.training.config import CONFIG_FILE
 from labelgap.training.history import METRICS_FILE
 from labelgap.training.run_files import BEST

@@ -17,8 +17,7 @@ from labelgap.core.seeds import derive_seed, seed_everything
 from labelgap.core.tensors import read_tensors
 from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
-from labelgap.data.images import ImageSource
+from labelgap.data.images import FEATURES, FeatureVectors, ImageSource
 from labelgap.models import Backbone, Classifier, InputSpec, WeightsInfo, as_backbone, create_backbone
 from labelgap.models.backbone import dry_forward
 from labelgap.models.registry import outline_backbone

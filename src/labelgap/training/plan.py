@@ -15,9 +15,9 @@ from labelgap.core.system import format_bytes
 from labelgap.core.text import pluralize
 from labelgap.core.trust import class_path
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.findings import ValidationHeldOut
 from labelgap.data.identity import DataIdentity
+from labelgap.data.images import FEATURES
 from labelgap.data.split import hold_out_val, is_unsplit
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, has_average_pool, has_batch_norm, is_pretrained

@@ -13,7 +13,7 @@ from labelgap.core.files import display_path
 from labelgap.core.text import parse_scalar
 from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
+from labelgap.data.images import FEATURES, FeatureVectors
 from labelgap.training.config import RunConfig
 from labelgap.training.settings import KEYWORDS, SETTINGS
 

@@ -22,8 +22,7 @@ from labelgap.core.tensors import read_tensors
 from labelgap.core.text import html_facts, pluralize
 from labelgap.core.trust import is_class_path, require_trust
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
-from labelgap.data.images import ImageSource
+from labelgap.data.images import FEATURES, ImageSource
 from labelgap.data.in_memory import as_image_source
 from labelgap.data.opening import load_stored
 from labelgap.data.split import hold_out_val

@@ -11,8 +11,8 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import NoSplit
+from labelgap.data.images import FeatureVectors
 from labelgap.data.opening import load
 from labelgap.data.summary import summarize
 

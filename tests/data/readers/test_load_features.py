@@ -15,8 +15,7 @@ import pytest
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import ImageSource
+from labelgap.data.images import FeatureVectors, ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.opening import load, load_from_recipe
 from labelgap.data.transforms import Resize

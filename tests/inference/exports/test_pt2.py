@@ -13,7 +13,7 @@ from tests.cli.conftest import call
 from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
-from labelgap.inference.exports.pt2 import export_pt2
+from labelgap.inference.export import export_pt2
 
 PROGRAM = """
 import sys

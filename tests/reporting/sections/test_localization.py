@@ -10,7 +10,7 @@ from tests.reporting.conftest import RunMaker
 
 from labelgap.data import load
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.images import FEATURES
 from labelgap.labels import PRESENT
 from labelgap.reporting import activation_examples, activation_figure, pointing_figure, pointing_game, write_report
 from labelgap.reporting.page import Page

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import LabelTable
 
 CLASSES = ("cat", "dog", "owl", "yak")

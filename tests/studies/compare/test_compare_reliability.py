@@ -15,7 +15,7 @@ from tests.studies.compare.small_features import features
 
 from labelgap.core.errors import RunError
 from labelgap.core.lock import LOCK_FILE
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.reporting import comparison_table, write_report
 from labelgap.reporting.pages.comparison import method_command, missing_label_cost, ranking_summary
 from labelgap.studies.compare import Comparison, compare

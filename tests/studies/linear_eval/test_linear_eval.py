@@ -11,7 +11,7 @@ from tests.studies.compare.small_features import features
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.studies.linear_eval import LinearEvaluation, PenaltyResult, linear_eval
 

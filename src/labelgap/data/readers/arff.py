@@ -24,8 +24,8 @@ from labelgap.core.findings import Caution, Finding, Note
 from labelgap.core.stored import check_ordinary, parse_xml, read_bytes
 from labelgap.core.text import format_option, pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
 from labelgap.data.findings import count_labels, describe_splits
+from labelgap.data.images import FeatureVectors
 from labelgap.data.readers.common import DatasetLayout, RequiredFile
 from labelgap.data.readers.features import feature_dataset
 from labelgap.data.readers.image_paths import refuse_url

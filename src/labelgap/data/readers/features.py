@@ -34,7 +34,7 @@ from labelgap.core.findings import Finding, Note
 from labelgap.core.stored import READ_ERRORS, parse_json, read_arrays
 from labelgap.core.text import truncate_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FEATURES, FeatureVectors
+from labelgap.data.images import FEATURES, FeatureVectors
 from labelgap.data.parts import DESCRIPTION, PartFolder, StoredParts
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.voc import read_boxes

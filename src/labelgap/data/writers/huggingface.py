@@ -13,8 +13,7 @@ from PIL import Image
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import ImageSource, StoredImages
+from labelgap.data.images import FeatureVectors, ImageSource, StoredImages
 from labelgap.labels import PRESENT, UNKNOWN
 
 _SPLITS = {"val": "validation"}

@@ -32,8 +32,7 @@ from labelgap.core.stored import parse_json
 from labelgap.core.system import cpu_count
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage, decode, open_image
-from labelgap.data.feature_vectors import FeatureVectors
-from labelgap.data.images import StoredImages
+from labelgap.data.images import FeatureVectors, StoredImages
 from labelgap.data.readers.shards import (
     IMAGES_FILE,
     INDEX_FILE,

@@ -14,7 +14,7 @@ from labelgap.core.files import write_text
 from labelgap.core.seeds import numpy_generator
 from labelgap.core.text import join_names
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.data.summary import DatasetSummary, summarize
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import NO_VALUE

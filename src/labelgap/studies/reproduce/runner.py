@@ -18,11 +18,11 @@ from labelgap.core.files import file_digest, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.text import DAY, format_duration, pluralize
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
+from labelgap.data.images import FEATURES
 from labelgap.losses.base.registry import published_options
 from labelgap.models import create_backbone
 from labelgap.models.info import NO_WEIGHTS
-from labelgap.models.pretrained import UnavailableWeightsError
+from labelgap.models.weight_files import UnavailableWeightsError
 from labelgap.studies.compare.heads import damaged_heads
 from labelgap.studies.compare.results import SeedResult
 from labelgap.studies.compare.runner import compare, estimate_comparison

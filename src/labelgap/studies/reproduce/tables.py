@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 
 from labelgap.core.errors import InputError, UnknownNameError, describe_missing_path, nearest
 from labelgap.data.dataset import Dataset
-from labelgap.data.feature_vectors import FEATURES
 from labelgap.data.identity import DataIdentity
+from labelgap.data.images import FEATURES
 from labelgap.data.opening import load
 from labelgap.data.readers.features import is_feature_file
 from labelgap.data.registry import dataset_names, describe_dataset
