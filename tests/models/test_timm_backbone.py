@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from labelgap import models
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.files import file_digest
-from labelgap.models import TimmBackbone, backbone_info, check_backbone, create_backbone, is_pretrained, pretrained
+from labelgap.models import TimmBackbone, backbone_info, check_backbone, create_backbone, is_pretrained, weight_files
 from labelgap.models.timm import import_timm
 
 timm: Any = timm_or_skip()
@@ -365,7 +365,7 @@ def test_offline_one_message_helps(
 
 
 def test_a_server_that_does_not_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pretrained.TIMEOUT_SECONDS <= 10
+    assert weight_files.TIMEOUT_SECONDS <= 10
     monkeypatch.setattr(pretrained, "TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Weight files: those of timm and open_clip, from the cache or downloaded; those of users, read safely and matched to a network.
+"""Weight files: of timm and open_clip, cached or downloaded; of users, read safely and matched to a network.
 
 No code in a file is run, its tensors must be plain and finite. The usual wrappers and prefixes are removed; the rest
 must fit exactly, except for a classification layer.
