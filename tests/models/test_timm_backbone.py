@@ -366,7 +366,7 @@ def test_offline_one_message_helps(
 
 def test_a_server_that_does_not_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert weight_files.TIMEOUT_SECONDS <= 10
-    monkeypatch.setattr(pretrained, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(weight_files, "TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/{revision}/{filename}")
