@@ -76,9 +76,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class HeadScorer:
-    """Linear heads, ``(F, K, D)`` and ``(F, K)``, for each ``fold`` of a training row; other splits get the mean
-    logits.
-    """
+    """Linear heads, ``(F, K, D)`` and ``(F, K)``, by the ``fold`` of a training row; others get mean logits."""
 
     features: Mapping[str, NDArray[Any]]
     fold: NDArray[np.int64]

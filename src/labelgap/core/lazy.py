@@ -10,9 +10,7 @@ from typing import Any
 
 
 def lazy_names(package: str, *modules: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that finds the names of its ``__all__``, and its modules; ``dir`` has
-    them.
-    """
+    """Return the ``__getattr__`` of a package that finds the names of its ``__all__`` in modules below it, in turn."""
     own = vars(sys.modules[package])
     own["__dir__"] = lambda: sorted({*own, *own["__all__"]})
 

@@ -24,9 +24,7 @@ class RegistryEntry(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """A dictionary by name of things of a ``kind``; the error for an unknown name suggests the nearest, and ends with
-    ``hint``.
-    """
+    """A dictionary by name of a ``kind``; the error for an unknown name suggests the nearest, and ends in ``hint``."""
 
     def __init__(self, kind: str, hint: str = "") -> None:
         self.kind, self.hint = kind, hint

@@ -279,9 +279,7 @@ class Dataset:
         raise InputError(f"{self.name} has no split '{name}': there is {', '.join(s.name for s in self.splits)}.")
 
     def to_fiftyone(self, name: str | None = None) -> Any:
-        """Return a live ``fiftyone.Dataset`` of a name, with ``positive_labels``, ``negative_labels``, and splits as
-        tags.
-        """
+        """Return a live ``fiftyone.Dataset`` of a name: ``positive_labels``, ``negative_labels``, splits as tags."""
         return _writer("fiftyone").to_fiftyone(self, name)
 
     def to_huggingface(self) -> Any:

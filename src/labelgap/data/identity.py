@@ -127,9 +127,7 @@ class DataIdentity:
         }
 
     def find_trained(self, now: DataIdentity) -> list[str | None]:
-        """Return the name of the training image that each image of other data is, by digest where both are known, or
-        None.
-        """
+        """Return the name of the training image that each image of other data is, by digest if known, or None."""
         by_digest = {self.digests[row]: self.images[row] for row in reversed(self.trained_rows())}
         named = self._rows_trained_too(now)
         return [

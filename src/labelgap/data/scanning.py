@@ -75,9 +75,7 @@ class ImageScan:
 
 
 def scan_images(images: StoredImages, advance: Callable[[int], object] = lambda images: None) -> ImageScan:
-    """Scan every image that is not in the cache, and tell ``advance`` how many are done; a file that cannot be read is
-    recorded, not raised.
-    """
+    """Scan every image that is not in the cache, and ``advance``; what cannot be read is recorded, not raised."""
     folder = hashlib.sha256(f"{_VERSION} {max_pixels()} ".encode() + os.fsencode(images.root)).hexdigest()[:32]
     path = cache_folder() / "scans" / f"{folder}.npz"
     cached, errors, records = _read_cache(path), [""] * len(images), np.zeros(len(images), RECORD)

@@ -43,9 +43,7 @@ def hold_out_val(data: Dataset) -> Dataset:
 def assign_splits(
     file: TableFile, pairs: DuplicatePairs, allow_leaks: bool = False
 ) -> tuple[Rows, NDArray[np.int64], list[Finding]]:
-    """Return the rows of every split, a number for every row that copies and groups share, and where the split comes
-    from.
-    """
+    """Return the rows of every split, a number for every row that copies and groups share, and the findings."""
     table = file.table
     groups = cluster_ids(pairs + _group_pairs(file), len(table))
     if file.splits is None:

@@ -152,9 +152,7 @@ def lowest_mask(values: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
 
 
 def paper_split(count: int, fraction: float = 0.2, seed: int = 1200) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split ``count`` rows into sorted (train, val) as the papers do: ``RandomState(seed).permutation``, the last are
-    val.
-    """
+    """Split ``count`` rows into sorted (train, val) as in the papers: the end of ``RandomState.permutation`` is val."""
     if not 0 <= fraction < 1:
         raise InputError(
             f"a val fraction of {fraction}: it must lie between 0 and 1, and 1 would leave nothing to train on."

@@ -144,9 +144,7 @@ def _rankings(scores: Any, codes: Any, average: Average | None) -> tuple[Any, An
 
 @dataclass(frozen=True, eq=False)
 class Cuts:
-    """One cut for every present entry, by ranking and rising score, ``(P,)``; ``hits`` of the ``taken`` known are
-    present.
-    """
+    """One cut for every present entry, by ranking and rising score, ``(P,)``; ``hits`` of the ``taken`` are present."""
 
     ranking: NDArray[np.int64]
     taken: NDArray[np.int64]

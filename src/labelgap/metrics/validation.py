@@ -113,9 +113,7 @@ def expected_random_precision(
 def supports_accuracy(
     present: NDArray[np.integer[Any]], absent: NDArray[np.integer[Any]], images: int
 ) -> NDArray[np.bool_]:
-    """Return which classes' known labels, ``(K,)`` of each state, support an accuracy: chance is ``MAX_CHANCE`` at
-    most.
-    """
+    """Return which classes' known labels, ``(K,)`` of each state, support an accuracy: chance is low enough."""
     known, chance = present + absent, expected_random_precision(present, absent)
     supported: NDArray[np.bool_] = (present > 0) & (absent > 0) & ((known == images) | (chance <= MAX_CHANCE))
     return supported

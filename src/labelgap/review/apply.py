@@ -66,9 +66,7 @@ def merge_decisions(
 
 
 def _class_names(data: Dataset, path: Path, decided: set[str], spelling: dict[str, str]) -> dict[str, str]:
-    """Return the names that the decided classes of the review in a folder have in the table; the first ``spelling``
-    counts.
-    """
+    """Return the names that the decided classes of a review have in the table; the first ``spelling`` counts."""
     names = {name: name for name in decided & {*data.classes}}
     others = sorted(decided - {*names})
     added = {each.name for each in read_classes(path)} if others else set()

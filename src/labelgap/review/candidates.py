@@ -65,9 +65,7 @@ class Positions(NamedTuple):
 
 
 class Candidates:
-    """The candidates of a file, all or those of a split; columns are read on first use, ``classes`` are those of the
-    data.
-    """
+    """The candidates of a file, all or those of a split, with the ``classes`` of the data; read on first use."""
 
     def __init__(self, path: Path, classes: Sequence[str], split: str | None = None) -> None:
         self.path = path
@@ -138,9 +136,7 @@ class Candidates:
         return LabelKey(split, image, self.classes[columns.class_number[number]])
 
     def listed(self, class_number: int, wrong: bool = False) -> NDArray[np.int64]:
-        """Return the candidates of a class in display order: with a random one among every ten, or those that look
-        wrong.
-        """
+        """Return the candidates of a class in display order, a random one among every ten, or those that look wrong."""
         order, starts = self.order
         group = class_number + (len(self.classes) if wrong else 0)
         return order[starts[group] : starts[group + 1]]

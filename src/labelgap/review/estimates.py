@@ -305,9 +305,7 @@ def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
 
 
 def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array]:
-    """Return the shift of each class, ``(K,)``, and how much each candidate is like the next ones of its class,
-    ``(C,)``.
-    """
+    """Return the shift of each class, ``(K,)``, and how much each candidate is like its class's next ones, ``(C,)``."""
     classes, column = len(labels.unknown), labels.class_number
     front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
     np.maximum.at(front, column[is_open], log_odds[is_open])

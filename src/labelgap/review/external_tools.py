@@ -64,9 +64,7 @@ def export_candidates(
 
 
 def fiftyone_view(samples: Any, audit: Audit) -> Any:
-    """Return a view of a live FiftyOne data set, the most probable candidates first, to be tagged ``present``,
-    ``absent``.
-    """
+    """Return a view of a live FiftyOne data set, the most probable candidates first, to be tagged by a person."""
     table = audit.of_kind("missing")
     found: dict[str, list[tuple[str, float]]] = {}
     for image, name, score in zip(*(table[column].to_pylist() for column in ("image", "class", "score")), strict=True):

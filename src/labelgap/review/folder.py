@@ -136,9 +136,7 @@ def create_random_review(data: Dataset, split: str, images: int, seed: int, out:
 
 
 def drawn_rows(folder: ReviewFolder) -> NDArray[np.int64]:
-    """Return the rows of the images that a review of random images drew; ``RunError`` where the data have changed
-    since.
-    """
+    """Return the rows of the images that a review of random images drew; ``RunError`` where the data have changed."""
     about = read_review_file(folder.path)
     source = folder.data.split(about.split or "")
     rows = _draw(about.of or len(source), about.images or 0, about.seed or 0)

@@ -196,9 +196,7 @@ def center_features(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class SimilarImages:
-    """The M images by similarity; their features are loaded in a thread when first needed. ``problem``: why there are
-    none.
-    """
+    """The M images by similarity; features are loaded in a thread when needed. ``problem``: why there are none."""
 
     def __init__(self, load: Callable[[], NDArray[np.float32]]) -> None:
         self.problem = ""

@@ -112,9 +112,7 @@ def has_aims(review: Review) -> bool:
 
 
 def few_tagged(review: Review) -> float | None:
-    """Return the share of images with a known present where it is so small that the aim "classifier" teaches more; else
-    None.
-    """
+    """Return the share of images with a known present if it is so small that the aim "classifier" teaches more."""
     about = review.candidates.metadata
     share = None if about.get("tagged_images") is None else about["tagged_images"] / max(about["images"], 1)
     return share if share is not None and share < FEW_TAGGED and has_aims(review) else None

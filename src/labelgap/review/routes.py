@@ -272,9 +272,7 @@ def _other_review(review: Review) -> JSONResponse:
 
 
 def _action(review: Review, action: DecisionMessage | UndoMessage, reviewer: str) -> Decision | Undo | None:
-    """Convert a message for the store; a second opinion on nothing is a decision; None for a label that is no
-    candidate.
-    """
+    """Convert a message for the store; a second opinion on nothing is a decision; None for what is no candidate."""
     if isinstance(action, UndoMessage):
         return Undo(action.undoes, action.request_id)
     number = review.candidates.index(action.id)

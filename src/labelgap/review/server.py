@@ -84,9 +84,7 @@ def create_server(
     token: str | None = None,
     photos: NewPhotos | None = None,
 ) -> tuple[Server, socket.socket, str]:
-    """Return the server, its listening socket, and the link to the page; see ``serve``. ``photos`` adds photos to the
-    run.
-    """
+    """Return the server, its listening socket, and the link to the page; see ``serve`` for the arguments."""
     try:
         import uvicorn
 

@@ -80,9 +80,7 @@ class VersionedCache:
 
 
 class Review:
-    """A folder with candidates and decisions, maybe of one split, opened, maybe ``read_only``; see ``acceptance`` for
-    the precision.
-    """
+    """A folder with candidates and decisions, opened, of one split or all, maybe ``read_only``."""
 
     def __init__(
         self, folder: ReviewFolder, split: str | None = None, *, read_only: bool = False, precision: float = 0.95

@@ -322,9 +322,7 @@ class Leases:
     def take(
         self, holder: Holder, numbers: NDArray[np.int64], limit: int | None = None, *, place: int | None = None
     ) -> NDArray[np.int64]:
-        """Lease the first ``limit`` of ``numbers`` that no other browser holds in place of what the page held, and
-        return them.
-        """
+        """Lease the first ``limit`` of ``numbers`` that no other browser holds, in place of others, and return them."""
         with self._lock:
             self._leases.pop(holder, None)
             others = self.held_by_others(holder.browser)

@@ -139,7 +139,7 @@ class _Posterior:
         self.shift: Array = self.likelihood * ((self.mean / self.evidence) @ self.kernel)
 
     def total(self, values: Array, left: int) -> tuple[float, float, float]:
-        """Return the sum over the classes of a function of each one's shift, ``(K, G)``, and its normal interval, per
+        """Return the sum over the classes of a function of their shifts, ``(K, G)``, and its normal interval, per
         label.
         """
         if not left:

@@ -28,9 +28,7 @@ def features(
     workers: int | None = None,
     quiet: bool = True,
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the ``(N, D)`` features of every split by a backbone, of a ``size`` and a file of ``weights``, cached; see
-    ``fit``.
-    """
+    """Return the ``(N, D)`` features of every split by a backbone, of a ``size`` and a file of ``weights``, cached."""
     name, torch_device = backbone or default_linear_backbone(data), choose_device(device)
     count = choose_workers(workers, torch_device)
     found, _ = compute_split_features(data, name, weights, torch_device, count, Reporter(quiet), size=size)

@@ -47,9 +47,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Document:
-    """The results of a study, which its folder holds as JSON: a frozen dataclass, checked by its annotations and
-    ``check``.
-    """
+    """The results of a study, which its folder holds as JSON: a frozen dataclass, checked when it is read."""
 
     FILE: ClassVar[str]
     KIND: ClassVar[str]

@@ -65,9 +65,7 @@ def split_features(
     reporter: Reporter,
     **options: Any,
 ) -> dict[str, NDArray[Any]]:
-    """Return the ``(N, D)`` features of splits: the data's own, or ``extract_features`` of a backbone that is built
-    then.
-    """
+    """Return the ``(N, D)`` features of splits: the data's own, or ``extract_features`` of a backbone built then."""
     sources = {name: data.split(name).images for name in splits}
     vectors = {name: images.vectors for name, images in sources.items() if isinstance(images, FeatureVectors)}
     if vectors:

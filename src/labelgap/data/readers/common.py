@@ -101,9 +101,7 @@ class DatasetLayout:
     check: Callable[[Path], Sequence[str]] | None = None
 
     def problems(self, path: Path) -> list[str]:
-        """Return all that is missing below a path, taken as the root if it leads to no such data, or is another
-        version.
-        """
+        """Return all that is missing below a path, the root if it leads to no such data, or of another version."""
         if self.find is None:
             return []
         found = self.find(path)
@@ -204,9 +202,7 @@ class FileProblems:
         self._problems.refuse(self._outcome, notes)
 
     def check_images(self, files: Sequence[str], hint: str) -> None:
-        """Add a problem of every image, or of a folder, that is not below the root; ``hint`` ends the error's first
-        line.
-        """
+        """Add a problem of every image, or folder, that is not below the root; ``hint`` ends the error's first line."""
         listed: dict[Path, set[str] | None] = {}
         lost: Counter[Path] = Counter()
         found: list[tuple[Path, str]] = []
@@ -305,9 +301,7 @@ class BoxList:
         place: str,
         size: tuple[float, float] = (math.inf, math.inf),
     ) -> None:
-        """Add the box of an object, written at ``place``; a pixel beyond the edge is none: people count from 0 or from
-        1.
-        """
+        """Add the box of an object at ``place``; a pixel beyond the edge is none: people count from 0 or from 1."""
         left, top, right, bottom = corners
         if right + 1 <= max(left, 0) or bottom + 1 <= max(top, 0):
             self._without_area.append(place)

@@ -337,9 +337,7 @@ def _free_corner(
     size: NDArray[np.int64],
     limit: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return a random corner in every scene for one more piece, sharing at most ``limit`` with others, and whether
-    there is one.
-    """
+    """Return a random corner in every scene for one more piece, sharing at most ``limit``, and whether there is one."""
     room = np.maximum(SIDE - size, 0)[:, None] + 1
     tries = np.floor(rng.random((len(size), _TRIES, 2)) * room).astype(np.int64)
     low = np.maximum(tries[:, :, None], corner[:, None])

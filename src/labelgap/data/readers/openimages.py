@@ -462,9 +462,7 @@ def read_labels(
     listed: NDArray[np.uint64] | None,
     problems: ProblemList,
 ) -> SplitLabels:
-    """Read what people verified, and from a confidence on what a network gave; images that are not ``listed`` are
-    problems.
-    """
+    """Read what people verified, and from a confidence on what a network gave; of ``listed`` images, if given."""
     rows = _read_rows(human, root, classes, listed, None, problems)
     given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
     images = sorted_unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))

@@ -294,9 +294,7 @@ class ShardUse(NamedTuple):
 
 
 class ReadAhead:
-    """A thread that copies shards into the cache in the order of need, up to ``ahead`` in advance, and as the cache has
-    room.
-    """
+    """A thread that copies shards into the cache in the order of need, up to ``ahead`` in advance, if there is room."""
 
     def __init__(self, location: ShardLocation, uses: Sequence[ShardUse], ahead: int) -> None:
         self._location, self._uses, self._ahead = location, uses, ahead
@@ -471,9 +469,7 @@ _ATTEMPTS: Final = 3
 
 
 class ShardImages(DigestedImages):
-    """Images of shards, in any order; features are cached by the digest of an image, as those of the file it was made
-    of.
-    """
+    """Images of shards, in any order; features are cached by the digest of an image, as those of a file."""
 
     row_fields = ("shards", "offsets", "sizes", "digests")
 
@@ -506,9 +502,7 @@ class ShardImages(DigestedImages):
         return EncodedImage(content, f"{self.names[row]} in {place}")
 
     def shuffle(self, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Return every row once, in a random order; of a URL's shards ``WINDOW`` at a time, to need each for a short
-        time only.
-        """
+        """Return every row once, in a random order, of a URL's shards ``WINDOW`` at a time: each is needed shortly."""
         if not self.location.remote:
             return generator.permutation(len(self))
         by_shard = np.argsort(self.shards, kind="stable")

@@ -1,6 +1,4 @@
-"""CVAT: its XML for images (version 1.1); a tag or shape without the attribute ``state`` says that its class is
-present.
-"""
+"""CVAT: its XML for images (version 1.1); a tag or shape without the attribute ``state`` is a present class."""
 
 from __future__ import annotations
 

@@ -233,9 +233,7 @@ def _encoded(split: Split, rows: NDArray[np.int64], options: ShardOptions) -> It
 
 
 def _encode(split: Split, row: int, size: int | None) -> tuple[str, bytes]:
-    """Return suffix and bytes of an image: its own, PNG of one in memory, or a JPEG of at most ``size`` on its shorter
-    side.
-    """
+    """Return suffix and bytes of an image: its own, PNG of one in memory, or JPEG with a shorter side of ``size``."""
     source = split.images
     if isinstance(source, StoredImages):
         image = source.encoded(row)

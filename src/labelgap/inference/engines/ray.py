@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workers:
-    """The actors, each with CPUs and a share of a GPU; at most None: as many as fit but for one CPU, for Ray's own
-    tasks.
-    """
+    """The actors, each with CPUs and a share of a GPU; at most None: as many as fit, but one CPU for Ray's tasks."""
 
     least: int = 1
     most: int | None = None

@@ -66,9 +66,7 @@ def detect_dialect(
 def _find_header(
     lines: Sequence[str], delimiters: Sequence[str], is_header: Callable[[list[str]], bool]
 ) -> tuple[int, str | None]:
-    """Return how many lines of one cell, or with "#", come before the header, and its delimiter; (0, None) where
-    unclear.
-    """
+    """Return how many lines of one cell, or "#", come before the header, and its delimiter; (0, None) where unclear."""
     if any(is_header(_cells(line, delimiter)) for line in lines[:1] for delimiter in delimiters):
         return 0, None
     for delimiter in delimiters:
@@ -239,9 +237,7 @@ def read_records(
 def split_records(
     file: TextIO, delimiter: str, skip: int, problems: ProblemList, padded: list[int] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line and the stripped cells of every record that is not blank; problems and ``padded`` lines are
-    added.
-    """
+    """Yield the first line and the stripped cells of every record; problems and ``padded`` lines are added."""
     for number, written, lines in read_records(file, delimiter, skip, problems):
         cells = [cell.strip() for cell in written]
         if any(cells):

@@ -305,9 +305,7 @@ def read_parquet(
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file that anybody may have made, texts as dictionaries; one that claims to be far larger is
-    refused.
-    """
+    """Open a Parquet file that anybody may have made, texts as dictionaries; false claims of size are refused."""
     try:
         if not path.is_file():  # opening a pipe would wait for ever
             raise InputError(f"{path} is not a file." if path.exists() else describe_missing_path(path))

@@ -224,9 +224,7 @@ def _evaluate_method(
 
 
 def _edges(trained: MethodHeads, best: int, epochs: int) -> dict[str, Edge]:
-    """Return which of the chosen values are the lowest or highest compared; the epoch is "last" where most seeds have
-    that.
-    """
+    """Return which of the chosen values are the lowest or highest compared; the epoch may be "last" for most seeds."""
     settings, close = trained.settings, partial(math.isclose, rel_tol=0.01)  # the search rounds its steps
     chosen, edges = settings[best], dict[str, Edge]()
     for name, other in (("weight_decay", "lr"), ("lr", "weight_decay")):

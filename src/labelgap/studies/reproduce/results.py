@@ -223,9 +223,7 @@ def _value(value: Any) -> float | None:
 
 
 def warmup_share(trace: dict[str, NDArray[Any]], kind: str) -> float | None:
-    """Return the share of labels, "tp", "tn" or "fn", whose highest loss is in the first epoch (Kim et al. 2022, table
-    1).
-    """
+    """Return the share of labels, "tp", "tn" or "fn", whose highest loss is in epoch 1 (Kim et al. 2022, table 1)."""
     if not trace:
         return None
     observed, truth = trace["observed"], trace["truth"]
