@@ -38,12 +38,10 @@ from labelgap.training.rerun import fit_arguments
 from labelgap.training.run_folder import clean_folder
 
 PathLike = str | os.PathLike[str]
-NOTHING: Final = "nothing to add"
-"""The beginning of what is said where a run has all images already."""
+NOTHING: Final = "nothing to add"  # the beginning of what is said where a run has all images already
 _LINE: Final = re.compile(r", (?:line|row) \d+(?=\))")
 """Where a message has the line of an image: here that of a table that nobody sees."""
-_FOLDER: Final = ".growing"
-"""The new run until it is whole, in the folder of the old one."""
+_FOLDER: Final = ".growing"  # the new run until it is whole, in the folder of the old one
 
 
 def add_images(
@@ -125,7 +123,6 @@ def check_run(run: Run) -> None:
 
 
 def _join(data: Dataset, new: NewImages, folder: Path) -> Dataset:
-    """Write the table of the data and of the new images into a folder, and load it."""
     recipe, labels = data.recipe, new.file.table
     options = TableOptions.of(recipe["options"])
     if unknown := [name for name in labels.classes if name not in data.classes]:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 MAX_SAMPLED_SCORES: Final = 4_000_000
 """Largest number of scores of unknown labels that are kept for the calibration, over all scorers."""
-WRONG_SHARE: Final = 10
-"""At most ``limit`` divided by this many labels that look wrong are kept."""
+WRONG_SHARE: Final = 10  # at most ``limit`` divided by this many labels that look wrong are kept
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,6 @@ class TopCandidates:
         return kept.select(np.lexsort((kept.columns, kept.rows, -kept.scores)))
 
     def _compact(self) -> CandidateList:
-        """Drop the entries that can no longer be kept, and raise the thresholds."""
         parts = zip(*(vars(chunk).values() for chunk in self._chunks), strict=True)
         held = CandidateList(*map(np.concatenate, parts))
         held = held.select(np.lexsort((held.rows, -held.scores, held.columns)))
@@ -417,7 +415,6 @@ class Audit:
         return facts
 
     def _repr_html_(self) -> str:
-        """Show the audit in a notebook: what was found, and the first few candidates."""
         first = [("", f"{row['class']} in {row['image']}") for row in self.of_kind("missing").slice(0, 5).to_pylist()]
         facts = ((name, " ".join(lines)) for name, lines in self.facts() if lines)
         return html_facts("audit", [*facts, *first, ("file", str(self.path))])

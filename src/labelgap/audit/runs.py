@@ -118,7 +118,6 @@ def _open_runs(runs: RunOrRuns) -> list[Run]:
 def _load_data(
     runs: Sequence[Run], data: Dataset | None, splits: str | Sequence[str]
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """Return the data and the names of the splits; an error where they do not fit the runs."""
     loaded = runs[0].load_data() if data is None else data
     names = (splits,) if isinstance(splits, str) else tuple(dict.fromkeys(splits))
     names = tuple(split.name for split in loaded.splits) if names == ("all",) else names
@@ -136,7 +135,6 @@ def _load_data(
 
 
 def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, path: Path) -> Audit:
-    """Score and rank the labels, and write the candidates; the last two in one process."""
     sources, zero_shot = prior_scorers(context), zero_shot_scorers(context)
     with run_scorers(runs, context) as scorers, fail_together(), single_process():
         if is_main_process():

@@ -57,10 +57,8 @@ from labelgap.training.selection import Selection, choose_selection
 PathLike = str | os.PathLike[str]
 FOLDER: Final = "audit"
 _LOCK_FILE: Final = ".audit.lock"
-BLOCK_SIZE: Final = 1 << 20
-"""Largest number of logits, or of feature values, in a block."""
-MEMORY_SHARE: Final = 0.25
-"""The share of the free memory that the training features of a fold may take."""
+BLOCK_SIZE: Final = 1 << 20  # largest number of logits, or of feature values, in a block
+MEMORY_SHARE: Final = 0.25  # the share of the free memory that the training features of a fold may take
 
 
 class Scorer(Protocol):

@@ -70,7 +70,6 @@ def apply(
 
 
 def _cells(found: AcceptedLabels) -> list[str]:
-    """Return what a table says of a class."""
     more = [f"{len(found.asked):,}", f"{found.gain:,}"] if found.gain else ["–", "–"]
     answers = [f"{number:,}" for number in (found.size, found.answers, found.wrong)]
     return [found.class_name, f"{len(found.accepted):,}", *answers, f"{100 * found.bound:.1f} %", *more]
@@ -86,7 +85,6 @@ def _describe_accepted(machine: Sequence[AcceptedLabels], precision: float) -> l
 
 
 def _notes(result: ApplyResult) -> Iterator[Field]:
-    """Yield what is special about a result."""
     own, added, lists = (
         result.own_format,
         result.added,
@@ -110,7 +108,6 @@ def _notes(result: ApplyResult) -> Iterator[Field]:
 
 
 def _next_command(result: ApplyResult) -> str:
-    """Return the command that trains on the new table; empty when its images are not files."""
     from labelgap.data.images import FileImages
     from labelgap.training.rerun import data_arguments
 

@@ -77,7 +77,6 @@ def audit(
 def _audit_parts(
     runs: Sequence[Path], predictions: str, data: lg.Dataset | None, search: AuditOptions, *, quiet: bool
 ) -> Audit:
-    """Audit the images of a prediction in parts."""
     from labelgap.audit.parts import find_missing_in_parts
 
     options = dict(vars(search))

@@ -89,7 +89,6 @@ def clear(
 
 
 def _age(used: float) -> str:
-    """Return how long ago something was used."""
     seconds, units = time.time() - used, (("day", 86400), ("hour", 3600), ("minute", 60))
     return next((f"{pluralize(int(seconds // size), unit)} ago" for unit, size in units if seconds >= size), "just now")
 
@@ -102,7 +101,6 @@ def _print_removed(removed: Sequence[CachedRows]) -> None:
 
 
 def _title(entry: CachedRows) -> str:
-    """Return the network whose features these are."""
     unknown = f"no description ({entry.name[:8]}…)"
     return str(entry.metadata.get("backbone", entry.metadata.get("content", unknown)))
 

@@ -74,5 +74,4 @@ def _print_run(label: str, run: lg.Run) -> None:
 
 
 def _write_report(run: lg.Run) -> None:
-    """Write the report of a run, in the process that trained it and has its data in memory."""
     lg.write_report(run, data=run.load_data())

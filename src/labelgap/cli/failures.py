@@ -16,8 +16,7 @@ from labelgap.core.errors import InputError
 from labelgap.core.files import DISK_FULL
 from labelgap.core.system import format_bytes
 
-DEBUG_VARIABLE: Final = "LABELGAP_DEBUG"
-"""Environment variable: 1 shows the traceback of every error."""
+DEBUG_VARIABLE: Final = "LABELGAP_DEBUG"  # environment variable: 1 shows the traceback of every error
 
 _INTACT: Final = "Files that were written before are complete; a training is resumed by --resume."
 _MEMORY: Final = re.compile(

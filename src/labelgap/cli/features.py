@@ -51,7 +51,6 @@ def features(
 def _write_parts(
     source: str, parts: PartOptions, out: str, device: str, workers: str | None, *, name: str | None, **network: Any
 ) -> None:
-    """Compute the features of a source in parts, and print what is done."""
     from labelgap.inference.predictor import Predictor
     from labelgap.models import create_backbone
     from labelgap.training.plan import PRETRAINED_BACKBONE

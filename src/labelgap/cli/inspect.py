@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from labelgap.data.cleaning import FixedTable
     from labelgap.data.summary import ClassSummary, DatasetSummary, SplitSummary
 
-_WIDTH: Final = 13
-"""Width of the column of headings."""
+_WIDTH: Final = 13  # width of the column of headings
 _STATES: Final = ("present", "absent", "unknown")
 _SHOWN: Final = 20
 _CHECKS: Final = {"ends": "every file has the start and the end of an image", "no": "not checked"}
@@ -132,7 +131,6 @@ def _check_images(data: lg.Dataset, decode: bool) -> str | None:
 
 
 def _print(summary: DatasetSummary, seconds: float) -> None:
-    """Print the counts, what looks wrong, how DATA was read, and what its labels allow."""
     from labelgap.data.summary import RARE_BELOW
 
     whole, image = summary.whole, summary.image_word
@@ -177,7 +175,6 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _fix(data: str, out: Path, given: DataSource, as_json: bool, **how: bool) -> None:
-    """Write a clean table, and print every change with its line, and the next command."""
     read_with = data_arguments(options.without(given, "on_bad_image", "val", "test"))
     fixed = lg.clean_table(data, out, read_with.pop("images", None), **how, **read_with)
     if as_json:

@@ -129,7 +129,6 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command of ``sys.argv``, print its error, and return the exit code."""
     if _rank() > 0:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (open as long as the process)
         warnings.simplefilter("ignore")
@@ -157,7 +156,6 @@ def _run() -> int:
 
 
 def _describe(error: Exception) -> tuple[str, int]:
-    """Return the message of an error and its exit code."""
     if isinstance(error, LabelGapError):
         return "\n".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code
     if isinstance(error, _USAGE_ERROR):
@@ -175,7 +173,6 @@ def _describe(error: Exception) -> tuple[str, int]:
 
 
 def _is_reported(error: Exception) -> bool:
-    """Return whether another process of this machine prints the error."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_initialized():  # an error of the arguments, which all have
         return _processes() > 1 and int(os.environ.get("LOCAL_RANK", "0")) > 0

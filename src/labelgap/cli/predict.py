@@ -79,7 +79,6 @@ def predict(
 def _predict_parts(
     run: Path, sources: Sequence[str], writing: PredictOptions, parts: options.PartOptions, features: bool
 ) -> None:
-    """Predict a source in parts, and print what is done."""
     if writing.out.endswith((".csv", ".parquet")):
         raise InputError(f"{writing.out}: parts are written to a folder or its URL, e.g. --out found.")
     if len(sources) > 1:
@@ -95,7 +94,6 @@ def _predict_parts(
 
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
-    """Return the given images, or those of DATA, and print which."""
     from labelgap.inference.image_arguments import find_images, is_dataset_argument
 
     tables = [text for text in texts if is_dataset_argument(text)]
@@ -116,7 +114,6 @@ def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[Ima
 
 
 def _print(run: lg.Run, result: PredictionSummary) -> None:
-    """Print what was predicted, how labels were chosen, and what could not be read."""
     from labelgap.metrics.validation import ThresholdMark
 
     marks, calibration = Counter(run.thresholds.marks), run.calibration

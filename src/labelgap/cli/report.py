@@ -59,7 +59,6 @@ def _load_data(result: Result, source: RunDataOptions) -> lg.Dataset | None:
 
 
 def _print_decisions(run: Path) -> None:
-    """Print how many labels of a run people have decided since, and the command that uses them."""
     from labelgap.review.store import read_decisions
 
     random = Path(f"{run}-review")

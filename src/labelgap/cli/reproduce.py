@@ -87,7 +87,6 @@ def _cell_json(cell: Cell, result: CellResult) -> dict[str, Any]:
 
 
 def _list(as_json: bool) -> None:
-    """List the tables, and the data that each needs."""
     from labelgap.studies.reproduce import paper_tables
 
     tables = list(paper_tables().values())

@@ -93,7 +93,6 @@ def train(
 
 
 def _add_images(run: Path, table: Path, folder: Path | None, device: str, workers: int | None, *, images: bool) -> None:
-    """Add images to a run, and write its report."""
     from labelgap.audit.candidates import FILE as CANDIDATES
 
     started = time.perf_counter()

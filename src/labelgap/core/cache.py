@@ -36,8 +36,7 @@ from labelgap.core.sqlite import SCHEMA, find_foreign
 from labelgap.core.stored import read_bytes
 from labelgap.core.system import format_bytes, free_disk_space, parse_bytes
 
-FEATURE_FOLDER: Final = "features"
-"""The subfolder of features, the only one with a size limit."""
+FEATURE_FOLDER: Final = "features"  # the subfolder of features, the only one with a size limit
 KEY_BYTES: Final = 16
 _DATABASE: Final = "rows.sqlite"
 _LIMIT_VARIABLE: Final = "LABELGAP_CACHE_LIMIT"
@@ -351,7 +350,6 @@ def clear_cache(older_than: float = 0.0) -> list[CachedRows]:
 
 
 def _remove(action: Callable[[sqlite3.Connection], list[CachedRows]]) -> list[CachedRows]:
-    """Remove rows from the database, and give their space back to the disk."""
     path = _database()
     if not os.path.lexists(path):
         return []
@@ -364,7 +362,6 @@ def _remove(action: Callable[[sqlite3.Connection], list[CachedRows]]) -> list[Ca
 
 
 def _evict(connection: sqlite3.Connection, limit: int) -> list[CachedRows]:
-    """Remove the least recently used rows that are not in use until the others take at most ``limit`` bytes."""
     removed: list[CachedRows] = []
     values: dict[str, float] = {"entry": _ENTRY_BYTES, "started": _STARTED - _USE_SECONDS}
     while (excess := _size(connection) - limit) > 0:
@@ -376,7 +373,6 @@ def _evict(connection: sqlite3.Connection, limit: int) -> list[CachedRows]:
 
 
 def _delete(connection: sqlite3.Connection, before: float) -> list[CachedRows]:
-    """Delete the rows that were last used at a time or before; return what they were."""
     removed = _describe(connection, before)
     connection.execute("DELETE FROM row WHERE id IN (SELECT row FROM entry WHERE used <= ?)", (before,))
     connection.execute("DELETE FROM entry WHERE used <= ?", (before,))

@@ -170,7 +170,6 @@ def suggest_path(path: str | os.PathLike[str]) -> str:
 
 
 def _restored(kind: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:
-    """Rebuild a pickled error from its message and attributes."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error

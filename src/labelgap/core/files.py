@@ -79,7 +79,6 @@ def atomic_path(path: str | os.PathLike[str], *, previous: str | os.PathLike[str
 
 
 def _target(path: Path) -> Path:
-    """Return the file to which a path leads, which need not exist."""
     try:
         target = path.resolve()
     except RuntimeError:  # of Python up to 3.12
@@ -119,7 +118,6 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def _as_disk_error(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn a full disk or a missing permission into a ``DiskError``."""
     try:
         yield
     except OSError as error:

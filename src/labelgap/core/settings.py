@@ -69,7 +69,6 @@ def annotation_text(info: FieldInfo) -> str:
 
 
 def _plain_name(kind: Any) -> str:
-    """Return the name of a type, and of what a list is of, without bounds."""
     if get_origin(kind) is list:
         return f"list[{_alternatives(get_args(kind)[0])[0].__name__}]"
     return str((get_origin(kind) or kind).__name__)

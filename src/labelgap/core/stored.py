@@ -40,8 +40,7 @@ MAX_BYTES: Final[Mapping[str, int]] = {
 }
 """The largest file of each kind that labelgap reads in a folder of results: far more than any that it writes."""
 _MAX_OTHER_BYTES: Final = 1 << 30
-MAX_JSON_VALUES: Final = 1 << 21
-"""Values of a JSON document: two bytes of text can become an error of several hundred."""
+MAX_JSON_VALUES: Final = 1 << 21  # values of a JSON document: two bytes of text can become an error of several hundred
 _MAX_JSON_OBJECTS: Final = 1 << 18  # objects and lists of it: each takes kilobytes while it is validated
 _MAX_ERRORS: Final = 1000
 _MAX_HOLLOW_BYTES: Final = 64 << 20
@@ -227,7 +226,6 @@ def read_arrays(path: Path, *, limit: int = MAX_BYTES[".npz"], remedy: str = "")
 
 
 def _read_array(file: IO[bytes], size: int, limit: int) -> NDArray[np.generic]:
-    """Read an array of the format ``.npy`` from a stream of ``size`` bytes."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its version is {version}")

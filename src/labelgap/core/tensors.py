@@ -87,7 +87,6 @@ def _type_name(dtype: torch.dtype) -> str:
 
 
 def _torch_name(name: str) -> str:
-    """Return what torch calls a type of the format: the inverse of ``_type_name``."""
     letters = name.rstrip("_EM0123456789")
     bits = name.removeprefix(letters).lower()
     word = {each: word for word, each in _LETTERS.items()}[letters]
@@ -118,13 +117,11 @@ def _read(path: Path, remedy: str, *, tensors: bool = True) -> tuple[dict[str, T
 
 
 def _check_digest(path: Path, parts: Mapping[str, _Part], metadata: dict[str, str], remedy: str) -> None:
-    """Compare tensors and metadata with their digest, which is taken out of the metadata."""
     if metadata.pop(_DIGEST, None) != _digest(parts, metadata):
         raise damaged(path, "its content does not have the digest that it was written with", remedy)
 
 
 def _digest(parts: Mapping[str, _Part], metadata: Mapping[str, str]) -> str:
-    """Return the SHA-256 of names, types, shapes and values, and of the metadata."""
     found = hashlib.sha256()
     for key in sorted(metadata):
         if key != _DIGEST:

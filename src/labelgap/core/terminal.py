@@ -14,8 +14,7 @@ from rich.segment import Segment
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import escape_control
 
-BROKEN_PIPE: Final = 141
-"""Exit code of a command whose reader is gone: 128 + SIGPIPE, as a shell reports it."""
+BROKEN_PIPE: Final = 141  # exit code of a command whose reader is gone: 128 + SIGPIPE, as a shell reports it
 
 
 class OutputError(LabelGapError):
@@ -113,7 +112,6 @@ class _EscapingConsole(Console):
     """A console that escapes the control characters in what it renders; its own colors and cursor movements stay."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield the segments of a renderable, escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=escape_control(segment.text))
 

@@ -38,8 +38,7 @@ _NOT_COUNTED: Final = re.compile(
 )
 """Names of classes that are no thing of which there is one: materials, qualities, several of something."""
 HOUR: Final = 3600.0
-DAY: Final = 24 * HOUR
-"""Seconds."""
+DAY: Final = 24 * HOUR  # seconds
 
 
 def escape_control(text: str) -> str:

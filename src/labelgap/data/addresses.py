@@ -29,8 +29,7 @@ from labelgap.labels import LabelTable
 SCHEMES: Final = ("http", "https", "s3", "gs", "abfs", "abfss", "az")
 """URLs that a table of somebody else may name. fsspec knows others: some read this machine, or lead to another URL."""
 ATTEMPTS: Final = 4
-PAUSE_SECONDS = 1.0
-"""Before the second attempt; it doubles."""
+PAUSE_SECONDS = 1.0  # before the second attempt; it doubles
 _NOT_FOUND: Final = 404
 
 

@@ -144,7 +144,6 @@ def clean_table(
 
 
 def _table_format(text: str | os.PathLike[str]) -> tuple[str, Path]:
-    """Return the format of a table and its path, given the path or ``csv=path``."""
     name, _, place = os.fspath(text).partition("=")
     path = Path(text).expanduser()
     if name in _SUFFIXES and place and not path.exists():
@@ -159,7 +158,6 @@ def _table_format(text: str | os.PathLike[str]) -> tuple[str, Path]:
 
 
 def _check_output(path: Path, places: tuple[Path, Path], kind: str, force: bool) -> None:
-    """Raise an error where the clean table, or the list of its changes, may not be written."""
     suffixes = dict.fromkeys([*_SUFFIXES[kind], path.suffix.lower()])
     if places[0].suffix.lower() not in suffixes:
         ends = " or ".join(suffixes)
@@ -214,7 +212,6 @@ class _Cleaner:
         self.written: dict[int, list[Cell]] = {}
 
     def clean(self) -> Dataset:
-        """Find everything that is written, and return the data as they are read from it."""
         if self.columns.image is None or not (self.columns.lists or self.columns.class_columns):
             self._parse(self.whole, self.options)  # raises one error with all problems
         rows, images = self._check_images(self._usable_rows())
@@ -239,7 +236,6 @@ class _Cleaner:
             raise _undecided(error) from None
 
     def renamed(self, names: Sequence[str] | None) -> list[str] | None:
-        """Return the new names of classes, each once."""
         return None if names is None else list(dict.fromkeys(self.names.get(name, name) for name in names))
 
     def _change(self, line: int, kind: ChangeKind, text: str) -> None:
@@ -324,7 +320,6 @@ class _Cleaner:
             row.image = row.cells[self.columns.image or 0] = file
 
     def _wide_layout(self, rows: Sequence[_TableRow]) -> WideLayout:
-        """Find the columns that hold states, and how the table spells these."""
         parser = CellParser(ABSENT if self.options.zeros == "absent" else UNKNOWN)
         layout = WideLayout(self.columns.class_names, parser)
         layout.count(row.cells for row in rows)
@@ -357,7 +352,6 @@ class _Cleaner:
         return layout
 
     def _list_layout(self, rows: Sequence[_TableRow]) -> ListLayout:
-        """Find how the table lists classes."""
         layout = ListLayout(self.columns.list_states, (row.cells for row in rows), self.options.separator)
         present: Counter[str] = Counter(dict.fromkeys(self.source.classes or (), 0))
         first_lines: dict[str, int] = {}
@@ -395,7 +389,6 @@ class _Cleaner:
             self._change(first_lines.get(name, self.header_line), "classes", text)
 
     def _keep_column(self, number: int) -> None:
-        """Keep a column that holds no class, or leave it out with a change."""
         columns, name, options = self.columns, self.header[number], self.options
         reserved = (columns.image, columns.split, columns.group, columns.present, columns.absent)
         kept = name == UNSURE_COLUMN if columns.lists else name and options.classes is not None

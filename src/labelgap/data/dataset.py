@@ -209,7 +209,6 @@ class Dataset:
         return f"Dataset({self.name}: {sizes}; {len(self.classes):,} classes)"
 
     def _repr_html_(self) -> str:
-        """Show the data set in a notebook: its classes, the labels of every split, and how they were read."""
         classes = join_names([truncate_text(name, 28) for name in self.classes], _SHOWN_CLASSES)
         rows = [("data", self.name), (pluralize(len(self.classes), "class"), classes)]
         for split in self.splits:

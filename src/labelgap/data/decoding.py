@@ -161,7 +161,6 @@ def _check_size(image: Image.Image) -> None:
 
 
 def _exif_bytes(image: Path | EncodedImage) -> int:
-    """Return the size of the APP1 segments (EXIF, XMP) of a JPEG."""
     total, place = 0, 2
     with image.open("rb") if isinstance(image, Path) else io.BytesIO(image.getbuffer()) as file:
         file.seek(place)
@@ -183,7 +182,6 @@ def readable_formats() -> tuple[str, ...]:
 
 
 def _start(file: Path | BinaryIO) -> bytes:
-    """Return the first bytes of a file that can be an image."""
     if isinstance(file, Path):
         check_file(file)
         with file.open("rb") as opened:
@@ -195,7 +193,6 @@ def _start(file: Path | BinaryIO) -> bytes:
 
 
 def _describe(file: Path | BinaryIO) -> str:
-    """Say what a file is that is no image, and the remedy."""
     start = _start(file).lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     for magic, kind in _OTHER_KINDS.items():
         if start.startswith(magic.lower()):

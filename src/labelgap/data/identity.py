@@ -18,8 +18,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FeatureVectors, ImageSource, StoredImages
 from labelgap.labels import LabelTable
 
-TRAINED_BEFORE: Final = "trained before"
-"""In place of a split: an image that was trained on before the data changed."""
+TRAINED_BEFORE: Final = "trained before"  # in place of a split: an image that was trained on before the data changed
 _CHANGED: Final = b"labelgap.changed"
 
 COLUMNS: Final[Mapping[str, pa.DataType]] = {
@@ -53,7 +52,6 @@ class DataChanges:
         return any(getattr(self, each.name) for each in fields(self))
 
     def __str__(self) -> str:
-        """Return the changes as a phrase."""
         counts = [(self.added, "added"), (self.removed, "removed"), (self.moved, "moved to another split")]
         counts += [(self.relabeled, "relabeled"), (self.replaced, "replaced")]
         texts = [f"{pluralize(count, 'image')} {what}" for count, what in counts if count]
@@ -115,7 +113,6 @@ class DataIdentity:
         return [row for row, split in enumerate(self.splits) if split in ("train", TRAINED_BEFORE)]
 
     def _rows_trained_too(self, other: DataIdentity) -> set[int]:
-        """Return the rows of other data that have the name and content of an image that was trained on."""
         keys, digests = self.keys(), dict[tuple[str, int], set[bytes | None]]()
         for row in self.trained_rows():
             digests.setdefault(keys[row], set()).add(self.digests[row])

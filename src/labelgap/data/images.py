@@ -250,8 +250,7 @@ def _check_below(root: Path, name: str) -> None:
 
 
 _BLOCK: Final = 4096
-FEATURES: Final = "features"
-"""The name of the backbone that is no network: what comes in are its features."""
+FEATURES: Final = "features"  # the name of the backbone that is no network: what comes in are its features
 
 
 class FeatureVectors(NamedRows):

@@ -92,7 +92,6 @@ def as_image_source(images: Any) -> ImageSource:
 
 
 def _from_values(values: NDArray[Any] | Tensor) -> ImageSource:
-    """Distinguish features, one image and many by the shape."""
     channels_first = is_tensor(values)
     floating = values.is_floating_point() if is_tensor(values) else values.dtype.kind == "f"
     if values.ndim == 2 and floating:
@@ -102,7 +101,6 @@ def _from_values(values: NDArray[Any] | Tensor) -> ImageSource:
 
 
 def _check_values(image: NDArray[Any] | Tensor, name: str) -> None:
-    """Reject a wrong shape, a wrong type, and values that do not lie in 0 … 1."""
     shape, dtype = tuple(image.shape), str(image.dtype).removeprefix("torch.")
     if is_tensor(image):
         container, expected, channels = "a tensor", "(C, H, W) with C 1 or 3, or (N, C, H, W)", shape[:1]

@@ -152,7 +152,6 @@ class ImageLoader:
         return pixels
 
     def _read_image(self, row: int) -> NDArray[np.uint8]:
-        """Read and transform an image, ``(channels, size, size)``."""
         images, size = self.images, self.transform.min_decode_size
         image = self.transform(
             images.read(row, size) if isinstance(images, StoredImages) else images[row], row, self.epoch

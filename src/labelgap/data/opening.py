@@ -23,8 +23,7 @@ from labelgap.data.registry import DATASET_NAME, dataset_names, describe_dataset
 
 _GENERIC: Final = ("csv", "parquet", "folder")
 """Formats that more special ones are often recognized as, too: the special ones count."""
-_MAX_FOLDERS: Final = 20
-"""Folders of a folder that is not recognized that are looked into."""
+_MAX_FOLDERS: Final = 20  # folders of a folder that is not recognized that are looked into
 _SPREADSHEETS: Final = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
 
 
@@ -148,7 +147,6 @@ def load(data: Any, path: str | os.PathLike[str] | None = None, **options: Any) 
 
 
 def _load_live(data: Any, **options: Any) -> Dataset:
-    """Load a data set that another library holds in this process."""
     library = type(data).__module__.partition(".")[0]
     if library == "fiftyone":
         return load_live_fiftyone(data, **options)
@@ -194,7 +192,6 @@ def _hint_about_folder(folder: Path) -> str:
 
 
 def _hint_about_file(file: Path) -> str:
-    """Return what to do with a file that is not recognized."""
     if file.suffix.lower() in _SPREADSHEETS:
         return " Save the sheet as 'CSV UTF-8', and give that file."
     if file.suffix.lower() == ".json":

@@ -33,8 +33,7 @@ DESCRIPTION: Final = "_prediction.json"
 MANIFEST: Final = "_manifest.json"
 _ROWS: Final = 4096
 _SHOWN: Final = 5
-_ABANDONED: Final = 24 * 3600.0
-"""Seconds after which a temporary file is that of a killed worker."""
+_ABANDONED: Final = 24 * 3600.0  # seconds after which a temporary file is that of a killed worker
 _OWN: Final = ("part-", "_", ".")
 _PART: Final = re.compile(r"_?part-(\d+)\.")
 

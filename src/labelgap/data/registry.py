@@ -108,7 +108,6 @@ def _has_suffix(*suffixes: str) -> Callable[[Path], bool]:
 
 
 def _own(*files: RequiredFile, source: str = "your own", license: str = "yours") -> DatasetLayout:
-    """Return the layout of data that nobody published."""
     return DatasetLayout(source, license, files=files)
 
 
@@ -326,14 +325,12 @@ def register_dataset(
 
 @functools.cache
 def _load_plugins() -> None:
-    """Register the data sets of installed packages, once per process."""
     for name, load in load_plugins(ENTRY_POINTS):
         if name not in _REGISTRY:
             register_dataset(name, load)
 
 
 def _readers() -> Registry[DatasetReader]:
-    """Return all readers, with those of installed packages."""
     _load_plugins()
     return _REGISTRY
 

@@ -42,8 +42,7 @@ _DECODE_SIZE: Final = 64
 _MIN_DETAIL: Final = 2.0
 _MIN_CACHED_SECONDS: Final = 1.0
 _VERSION: Final = 6
-_MAX_CACHED: Final = 1_000_000
-"""Images of one folder whose scan is kept: 25 bytes each."""
+_MAX_CACHED: Final = 1_000_000  # images of one folder whose scan is kept: 25 bytes each
 RECORD: Final = np.dtype([("key", "<u8"), ("bits", "<u8"), ("textured", "u1"), ("color", "<f4", 2)])
 """What is known of an image that can be read: a key of its file, 0 where there is none; its perceptual hash, 63 bits;
 whether it has enough detail for the hash to mean something; and the means of red − green and of blue − green."""
@@ -137,7 +136,6 @@ def _image_keys(images: StoredImages) -> NDArray[np.uint64]:
 
 
 def _read_cache(path: Path) -> NDArray[np.void]:
-    """Read the records of a folder, by ascending key; none where there is no file, or a damaged one."""
     if path.exists():
         with suppress(RunError, KeyError):
             stored = read_arrays(path)["records"]
@@ -351,7 +349,6 @@ def _error(where: object, reasons: list[str], remedy: str) -> ProblemsError:
 
 
 def _has_both_ends(path: Path) -> bool:
-    """Return whether a file has the start and the end of an image; False where that cannot be told."""
     try:
         size = check_file(path).st_size
         with path.open("rb") as file:

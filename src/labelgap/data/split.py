@@ -71,7 +71,6 @@ def _group_pairs(file: TableFile) -> DuplicatePairs:
 
 
 def _kept_together(file: TableFile, pairs: DuplicatePairs) -> list[Finding]:
-    """Return what is kept in one fold."""
     findings: list[Finding] = []
     if file.groups is not None:
         groups = len({group for group in file.groups if group.strip()})
@@ -122,7 +121,6 @@ def leaked_rows(clusters: NDArray[np.int64], rank: NDArray[np.int64]) -> dict[in
 
 
 def _describe_row(file: TableFile, row: int, *, line: bool = False) -> str:
-    """Return the name of an image with its split, and its line if asked for."""
     assert file.splits is not None
     place = f", {file.unit} {file.lines[row]}" if line and file.unit else ""
     if place and file.sources is not None:

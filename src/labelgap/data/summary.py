@@ -74,7 +74,6 @@ def _place(split: str) -> str:
 
 
 def _lacking(split: Split, purpose: str, tag: str) -> str:
-    """Say how many classes cannot be measured, and which state they lack."""
     counts = split.evaluation_labels.counts()
     lacking = ~measurable_classes(split)
     states = [name for name in ("present", "absent") if (getattr(counts, name)[lacking] == 0).all()]
@@ -92,8 +91,7 @@ OWN_FORMATS: Final = ("csv", "parquet", "folder")
 """Formats of people's own data: they speak of photos and tags, researchers of images and classes."""
 
 
-RARE_BELOW: Final = 10
-"""A class with fewer known positives is called rare: little can be learned of it."""
+RARE_BELOW: Final = 10  # a class with fewer known positives is called rare: little can be learned of it
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 
 _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
-_MAX_DRAWS: Final = 64
-"""Random numbers of one image, at most: a crop needs up to 22, a change of color 12."""
+_MAX_DRAWS: Final = 64  # random numbers of one image, at most: a crop needs up to 22, a change of color 12
 
 
 def hash_rows(seed: int, epoch: int, rows: ArrayLike) -> NDArray[np.uint64]:
@@ -288,8 +287,7 @@ def _check(size: int, interpolation: str) -> None:
         raise UnknownNameError("interpolation", interpolation, get_args(Interpolation))
 
 
-_DRAWS: Final = 13
-"""Random numbers per image: mirror, area, shape, two of position, five of geometry, three of color."""
+_DRAWS: Final = 13  # random numbers per image: mirror, area, shape, two of position, five of geometry, three of color
 _GEOMETRY: Final = (math.radians(15), 0.15, 0.15, 0.15, 0.15)
 """Rotation in radians; shear along x and y; shift along x and y, in half image sides."""
 

@@ -140,19 +140,16 @@ class PredictionColumns:
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
     def _lists(self, chosen: NDArray[np.bool_]) -> Any:
-        """Return the names of the chosen classes of each image."""
         starts = np.concatenate([[0], np.cumsum(chosen.sum(axis=1))]).astype(np.int32)
         return pa.ListArray.from_arrays(starts, pa.array(self.classes, pa.string()).take(pa.array(chosen.nonzero()[1])))
 
     @property
     def _columns(self) -> dict[str, Sequence[int]]:
-        """The classes of every kind of column."""
         every = range(len(self.classes))
         calibrated = [] if self.calibration is None else np.flatnonzero(self.calibration.classes).tolist()
         return {"score": every, "probability": calibrated, "label": every, "mark": every}
 
     def _array(self, name: str, values: NDArray[Any], mask: NDArray[np.bool_]) -> Any:
-        """Return a column, blank where masked; texts are stored once each."""
         if name in ("score", "probability"):
             return pa.array(values, mask=mask | np.isnan(values))
         texts = LABELS if name == "label" else self.thresholds.marks

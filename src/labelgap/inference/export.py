@@ -142,7 +142,6 @@ def _fold(graph: ExportGraph) -> ExportGraph:
 
 
 def _convert(graph: ExportGraph, run: Run, preprocess: dict[str, Any]) -> bytes:
-    """Return the ONNX file, for any batch size, with metadata and without traces of the machine."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch warns of its own internals
         program = torch.onnx.export(
@@ -177,7 +176,6 @@ def _convert(graph: ExportGraph, run: Run, preprocess: dict[str, Any]) -> bytes:
 
 
 def _strip(part: Any) -> None:
-    """Remove the exporter's debugging information: names of source files, stack traces."""
     del part.metadata_props[:]
     part.doc_string = ""
     groups = ("node", "value_info", "input", "output", "initializer")

@@ -44,7 +44,6 @@ def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = No
 
 
 def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
-    """Return the paths of one argument."""
     refuse_url(text, "images")
     path = Path(text).expanduser()
     if path.is_dir():
@@ -61,7 +60,6 @@ def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
 
 
 def _match(pattern: str) -> Iterator[str]:
-    """Yield the images that a pattern matches, and those below the folders that it matches."""
     for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns may be absolute
         path = Path(match)
         if path.is_dir():
@@ -72,7 +70,6 @@ def _match(pattern: str) -> Iterator[str]:
 
 
 def _read_list(path: Path, folder: str | os.PathLike[str] | None) -> Iterator[str]:
-    """Yield the paths of a text file, without blank lines."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             for line in file:

@@ -29,10 +29,8 @@ from labelgap.training.progress import Reporter
 _SHOWN: Final = 5
 _READ_AT_ONCE: Final = 1024  # images of a shard
 
-Outcome = PartSummary | str
-"""What became of a shard; a text says why it cannot be read."""
-Engine = Callable[["PartJob", Sequence[InputShard]], Iterable[Outcome]]
-"""What computes shards, in any order: an engine."""
+Outcome = PartSummary | str  # what became of a shard; a text says why it cannot be read
+Engine = Callable[["PartJob", Sequence[InputShard]], Iterable[Outcome]]  # what computes shards, in any order: an engine
 
 
 @dataclass(frozen=True)

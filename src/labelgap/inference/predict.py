@@ -205,11 +205,9 @@ class _Prediction:
         return missing
 
     def finished(self) -> list[PartSummary]:
-        """Return what is known of the chunks that are written."""
         return self.folder.finished(dict.fromkeys(range(len(self.chunks)), self.about.source), self.about.predictor)
 
     def compute(self, missing: Sequence[_Chunk]) -> None:
-        """Compute the chunks that are missing, of several processes each its part of them."""
         total, known, uncached = self.count(self.chunks), 0, list[_Chunk]()
         if done := total - self.count(missing):
             self.reporter.log(f"resuming after {done:,} of {total:,} images")
@@ -244,11 +242,9 @@ class _Prediction:
 
     @staticmethod
     def count(chunks: Iterable[_Chunk]) -> int:
-        """Return how many images chunks have."""
         return sum(len(chunk.rows) for chunk in chunks)
 
     def _write_chunk(self, chunk: _Chunk, logits: NDArray[np.float32], batches: Iterable[Prediction]) -> None:
-        """Write a chunk: the logits that are known, and those of batches of its rows."""
         errors, start = np.full(len(logits), "", dtype=object), chunk.rows.start
         for batch, values, _ in batches:
             logits[batch.rows - start] = values

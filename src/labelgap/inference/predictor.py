@@ -40,8 +40,7 @@ Prediction = tuple[ReadBatch, NDArray[np.float32], NDArray[np.float32]]
 """A batch, its logits ``(B, K)`` and, where they are asked for, its features ``(B, D)``."""
 INPUTS: Final = ("bytes", "path", "image", "feature")
 """The columns that a ``Predictor`` reads: files as bytes, addresses, arrays; features of a run on features."""
-DOWNLOADS: Final = 16
-"""Images that are read at once where they are addresses."""
+DOWNLOADS: Final = 16  # images that are read at once where they are addresses
 _CODES: Final = np.array([ABSENT, PRESENT, UNKNOWN], dtype=np.int8)
 """The code of each of ``LABELS``: what is unsure is unknown."""
 

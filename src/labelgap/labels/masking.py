@@ -51,8 +51,7 @@ from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.labels.sparse import KnownLabels, starts_from_lengths
 
 Amount = int | Literal["all"]
-BLOCK_LABELS: Final = 1 << 22
-"""Known labels whose draws are made at once."""
+BLOCK_LABELS: Final = 1 << 22  # known labels whose draws are made at once
 
 
 def observe_mask(
@@ -197,8 +196,7 @@ _LIMITS: Final[Mapping[str, tuple[int, float, str]]] = {
     "per_image": _COUNT,
     "annotators": _COUNT,
 }
-SIZE_RULES: Final = ("small-overlooked", "salient")
-"""Those that draw by the size of the labelled objects."""
+SIZE_RULES: Final = ("small-overlooked", "salient")  # those that draw by the size of the labelled objects
 
 
 @dataclass(frozen=True)
@@ -312,7 +310,6 @@ def check_draw(positives: Amount | str, options: Mapping[str, Any], negatives: A
 
 
 def _check_option(name: str, value: Any) -> None:
-    """Raise an error for a value that an option of a rule cannot have."""
     low, high, rule = _LIMITS[name]
     number = isinstance(value, type(high)) or (isinstance(high, float) and isinstance(value, int))
     if isinstance(value, bool) or not number or not low < value <= high:

@@ -216,7 +216,6 @@ class Revisions(Sequence[Revision]):
 
 
 def _numbers(column: pa.ChunkedArray, kind: str, names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the number of every name of a column in the names of a table."""
     numbers = pc.index_in(column, pa.array(names, pa.string()))
     if numbers.null_count:
         name = column.filter(numbers.is_null())[0].as_py()
@@ -232,7 +231,6 @@ def _source_array(sources: Iterable[str]) -> pa.Array:
 
 
 def _checked(table: pa.Table) -> pa.Table:
-    """Return the table, or raise ``InputError`` where a column has an impossible value."""
     for name in ("image", "class", "value", "source"):
         if table[name].null_count:
             raise InputError(f"these are not revisions: the column {name!r} has an empty cell.")

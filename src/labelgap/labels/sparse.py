@@ -19,8 +19,7 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, is_tensor
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_KNOWN_LABELS: Final = 100_000_000
-"""Labels that a rule such as "what is not listed is absent" may fill in."""
+MAX_KNOWN_LABELS: Final = 100_000_000  # labels that a rule such as "what is not listed is absent" may fill in
 
 
 class NamedTable(Protocol):

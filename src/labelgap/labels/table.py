@@ -314,7 +314,6 @@ class LabelTable(KnownLabels):
         return LabelTable, (self.starts, self.columns, self.values, self.classes, self.images, self.soft)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return ``to_dense()``, for ``np.asarray(table)``."""
         if copy is False:
             raise ValueError("the labels are stored sparsely: an array of them is a copy.")
         return self.to_dense().astype(dtype or np.int8, copy=False)
@@ -328,8 +327,7 @@ class LabelTable(KnownLabels):
 
 
 GROUPS: Final = 5
-MIN_CLASSES: Final = 25
-"""Fewer classes are not grouped: a mean over fewer than five says little."""
+MIN_CLASSES: Final = 25  # fewer classes are not grouped: a mean over fewer than five says little
 
 
 def class_groups(labels: LabelTable) -> list[NDArray[np.int64]]:

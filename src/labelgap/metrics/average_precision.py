@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ENTRIES_AT_ONCE: Final = 1 << 18
-LONG_RANKING: Final = 4096
-"""Entries from which rankings are sorted one by one."""
+LONG_RANKING: Final = 4096  # entries from which rankings are sorted one by one
 DEVICE_ENTRIES_AT_ONCE: Final = 1 << 26
 RANKINGS_AT_ONCE: Final = 8
 MAX_RANKINGS_AT_ONCE: Final = 64

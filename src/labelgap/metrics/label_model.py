@@ -343,13 +343,11 @@ class _Problem:
         self.start = np.concatenate([_PRIOR_MEAN, np.zeros(3 * len(z))])
 
     def unpack(self, values: Array) -> tuple[float, Array, Array, Array]:
-        """Return a, b, e and f."""
         own = values[4:].reshape(3, -1) * _SPREADS[:, None]
         known, absent = expit(values[2] + own[0]), expit(values[3] + own[2])
         return float(np.exp(values[0])), values[1] - np.log(known) + own[1], known, absent
 
     def __call__(self, values: Array) -> tuple[float, Array]:
-        """Return the loss and its gradient."""
         slope, offset, known, known_absent = self.unpack(values)
         present, absent, hidden = self.counts
         e, f = known[:, None], known_absent[:, None] * self.any_absent
@@ -496,7 +494,6 @@ def expected_counts(group: Counts, size: Array, log_odds: Array, nodes: Array) -
 
 
 def _sum_by_class(column: NDArray[np.integer[Any]], values: Array, classes: int) -> Array:
-    """Return the sums of values ``(M, S)`` of each class, ``(K, S)``; class numbers are ascending."""
     result = np.zeros((classes, values.shape[1]))
     used, starts = np.unique(column, return_index=True)
     result[used] = np.add.reduceat(values, starts, axis=0) if len(starts) else 0.0

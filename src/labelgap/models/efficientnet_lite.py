@@ -146,7 +146,6 @@ class _Block(nn.Module):
 
 
 def _blocks(stages: tuple[Stage, ...]) -> tuple[nn.Sequential, int]:
-    """Return the blocks of all stages in sequence, and the width of the last."""
     blocks = []
     width = _STEM
     for stage in stages:

@@ -259,7 +259,6 @@ class Classifier(nn.Module):
 
 
 def _resize(images: Tensor, size: int) -> Tensor:
-    """Resize square images ``(B, C, H, W)`` to another side."""
     own = images.shape[-1]
     if size == own:
         return images

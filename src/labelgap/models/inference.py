@@ -30,8 +30,7 @@ from labelgap.models.info import LITE0, LITE1, LITE2, Precision, WeightsInfo
 
 _NAMES: Final = frozenset(variant.name for variant in (LITE0, LITE1, LITE2))
 
-_SIX: Final = {torch.float16: 0x4600, torch.bfloat16: 0x40C0}
-"""The bits of 6.0."""
+_SIX: Final = {torch.float16: 0x4600, torch.bfloat16: 0x40C0}  # the bits of 6.0
 
 _copies: WeakKeyDictionary[EfficientNetLite, tuple[object, FoldedEfficientNet]] = WeakKeyDictionary()
 """The last copy of every backbone, with what identifies the state of its weights."""

@@ -21,8 +21,7 @@ RECOMMENDED_MODELS: Final = {
 }
 """Models for users who can download weights: trained on more than ImageNet-1k. labelgap has not measured them."""
 
-NO_WEIGHTS: Final = "none"
-"""Instead of the path of a file: a random start."""
+NO_WEIGHTS: Final = "none"  # instead of the path of a file: a random start
 
 _REGISTRATION: Final = re.compile(r"^@register_model\b", re.MULTILINE)
 

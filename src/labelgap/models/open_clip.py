@@ -52,8 +52,7 @@ from labelgap.models.weight_files import (
 
 TEMPLATES: Final = ("{}", "a photo of a {}.", "a photo of the {}.", "a photo that shows a {}.")
 """The prompts of a class; their embeddings are averaged."""
-_BLOCK_SIZE: Final = 1 << 20
-"""Largest number of logits, or of feature values, that are computed at once."""
+_BLOCK_SIZE: Final = 1 << 20  # largest number of logits, or of feature values, that are computed at once
 
 _HUB_FILES: Final = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 _UNSTATED_LICENSE: Final = "not stated by open_clip: see where the weights are"
@@ -178,7 +177,6 @@ def _input_spec(network: Any, name: str) -> InputSpec:
 
 
 def _pretrained_file(name: ClipName) -> Path:
-    """Return the file of a tag's weights, from the cache or downloaded."""
     stated = name.configuration
     repository, _, file = str(stated.get("hf_hub", "")).rpartition("/")
     files = (str(PurePosixPath(file).with_suffix(".safetensors")), file) if file else _HUB_FILES
@@ -326,7 +324,6 @@ def standardize_head(
 
 
 def _text_embeddings(clip: Clip, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
-    """Return the normalized embedding of each class, ``(K, D)``."""
     network: Any = clip.network.eval()
     try:
         tokenize = import_open_clip().get_tokenizer(clip.name.model)

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from labelgap.models.backbone import Backbone
     from labelgap.models.weight_files import WeightFile
 
-PLUGIN_GROUP: Final = "labelgap.backbones"
-"""The entry points in which an installed package names its builders."""
+PLUGIN_GROUP: Final = "labelgap.backbones"  # the entry points in which an installed package names its builders
 
 
 @dataclass(frozen=True)

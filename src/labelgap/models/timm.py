@@ -195,7 +195,6 @@ def _canonical_name(config: Any) -> str:
 
 
 def _create(config: Any, size: int | None, file: Path | None, name: str) -> Any:
-    """Build the model without a classifier, of a size if that is fixed, and read its pretrained file safely."""
     options: dict[str, Any] = {"img_size": size} if size is not None and config.fixed_input_size else {}
     if file is not None:
         tensors = read_weight_file(file).tensors

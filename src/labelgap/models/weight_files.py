@@ -40,8 +40,7 @@ _WRAPPERS: Final = (
 )
 """Keys under which training scripts save a network, the averaged one first."""
 
-_ALWAYS: Final = re.compile(r"^(?:module\.|_orig_mod\.)+")
-"""Prefixes of data parallelism and of compilation."""
+_ALWAYS: Final = re.compile(r"^(?:module\.|_orig_mod\.)+")  # prefixes of data parallelism and of compilation
 
 _CLASSIFIERS: Final = ("fc.", "head.", "classifier.", "head_dist.", "heads.", "last_linear.", "_fc.")
 _SHOWN: Final = 3
@@ -198,8 +197,7 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {truncate_text(lines[0], 200)}" if lines else type(error).__name__
 
 
-TIMEOUT_SECONDS: Final = 5.0
-"""Timeout of the request that finds out whether the server can be reached."""
+TIMEOUT_SECONDS: Final = 5.0  # timeout of the request that finds out whether the server can be reached
 
 
 class UnavailableWeightsError(InputError):

@@ -129,7 +129,6 @@ def _attention(config: RunConfig) -> str:
 
 
 def _averaged(config: RunConfig) -> str:
-    """Return over what the logits of an image are averaged."""
     views = ["an image and its mirror image"] if config.average_flips else []
     views += [f"the sizes {' and '.join(map(str, config.average_sizes))} px"] if config.average_sizes else []
     return f"averaged over {', and over '.join(views)}" if views else ""

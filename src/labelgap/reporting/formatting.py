@@ -186,7 +186,6 @@ class ResultTable:
             yield Text("\n".join(self.notes), "dim")
 
     def _groups(self) -> list[list[int]]:
-        """Return the columns, each with those that are joined to it."""
         groups = list[list[int]]()
         for place in range(len(self.columns)):
             if place in self.joined:

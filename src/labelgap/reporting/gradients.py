@@ -142,7 +142,6 @@ def _normal_quantiles(rows: int, columns: int) -> NDArray[np.float64]:
 def _gradients(
     create: Callable[[], Loss], points: NDArray[np.float64], state: int, context: BatchContext
 ) -> NDArray[np.float64]:
-    """Return the gradient at every point, ``(P,)``, for one state of the label."""
     codes = context.labels.copy()
     codes[0, 0] = state
     table, labels = LabelTable.from_dense(codes), torch.from_numpy(codes)

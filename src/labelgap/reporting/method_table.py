@@ -70,7 +70,6 @@ class _Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """All headers."""
         return " ".join(filter(None, self.headers))
 
 

@@ -113,7 +113,6 @@ def _data_values(run: Run, data: Dataset | None) -> dict[str, Any]:
 
 
 def _class_values(run: Run, data: Dataset) -> dict[str, Any]:
-    """Return the rows of the best and the worst classes, of all where they are few."""
     split = data.test or data.val or (data.train if run.config.folds else None)
     each = {} if split is None else (run.metrics.get(split.name) or {}).get("average_precision", {})
     order = sorted((name for name, value in each.items() if value is not None), key=lambda name: -each[name])

@@ -241,7 +241,6 @@ def _simplify(element: ElementTree.Element, prefix: str) -> None:
 
 
 def _themed(style: str) -> str:
-    """Replace colors by variables, and remove font families."""
     declarations = []
     for declaration in style.split(";"):
         name, _, value = (part.strip() for part in declaration.partition(":"))

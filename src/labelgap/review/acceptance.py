@@ -117,7 +117,6 @@ def _is_enough(size: int, precision: float) -> bool:
 
 
 def _measure(about: AcceptedLabels, labels: LikelyLabels, precision: float, error: float) -> AcceptedLabels:
-    """Return what is known of a set of labels, and what to ask about it where that is not enough."""
     labels = labels.select(np.argsort(labels.draw, kind="stable"))
     size, is_open, refuted = len(labels.numbers), ~labels.decided, labels.decided & ~labels.present
     answers = int(is_open.argmax()) if is_open.any() else size

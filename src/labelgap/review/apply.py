@@ -114,7 +114,6 @@ def revise(
 
 
 def _entries(before: LabelTable, after: LabelTable, revised: Sequence[RevisedLabel]) -> list[ProvenanceEntry]:
-    """Return the entries of one split, in the order of rows and classes."""
     rows = {name: number for number, name in enumerate(before.images)}
     columns = {name: number for number, name in enumerate(before.classes)}
     labels = [each for each in revised if each.revision.target is None]
@@ -214,7 +213,6 @@ def _with_classes(data: Dataset, names: Sequence[str]) -> Dataset:
 
 
 def _table_format(out: Path, data: Dataset) -> str:
-    """Return the format that a file name asks for; the suffix of the data's own file is one of these too."""
     formats, name = {".csv": "csv", ".parquet": "parquet"}, str(data.recipe.get("name"))
     if name in formats.values():
         formats = {Path(str(data.recipe.get("path") or "")).suffix.lower(): name, **formats}

@@ -74,7 +74,6 @@ def _context(request: Request) -> AppContext:
 
 
 def _browser(request: Request, response: Response) -> str:
-    """Return the id of the browser, from a cookie that it is given with its first page."""
     name = f"{_context(request).policy.cookie}-browser"
     identity = request.cookies.get(name, "")
     if not _BROWSER_ID.fullmatch(identity):

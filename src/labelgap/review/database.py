@@ -405,7 +405,6 @@ def recover_events(path: Path, out: Path) -> RecoveryResult:
 
 
 def _copy_rows(damaged: sqlite3.Connection, new: sqlite3.Connection, table: str, most: int) -> RecoveryResult:
-    """Copy the rows of a table that can be read and are valid, up to its last number or ``most``."""
     kept, numbers = 0, [0]
     columns = "*" if read_format(damaged) > 1 else "*, 0, 0"  # without a ranking and a place
     last = f"max(rowid) FROM {table} NOT INDEXED", f"seq FROM sqlite_sequence WHERE name = '{table}'"

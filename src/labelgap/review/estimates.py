@@ -381,7 +381,6 @@ def _halving(spread: float, variance: Array, made: SampleEstimate) -> int:
 
 
 def _sum(mask: Mask, counts: Mapping[str, NDArray[Any]], low: float, high: float) -> SampleEstimate:
-    """Return the estimate of some classes; the ends hold the estimate, and are possible numbers."""
     sums = {name: int(values[mask].sum()) for name, values in counts.items()}
     still = sums["still_missing"]
     low, high = min(int(low), still), min(max(int(high), still), sums["undecided"])
@@ -447,7 +446,6 @@ def describe_next(candidates: int, present: float | None) -> str:
 def _other_decisions(
     folder: ReviewFolder, others: Mapping[LabelKey, int], splits: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-    """Return class numbers and values of decided labels that are no candidates, and that the data do not know."""
     found: list[tuple[int, int]] = []
     classes = {name: number for number, name in enumerate(folder.classes)}
     for split in [split for split in folder.data.splits if split.name in splits] if others else ():

@@ -41,8 +41,7 @@ from labelgap.review.store import Undo
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 API_KEY: Final = "LABEL_STUDIO_API_KEY"
 """The environment variable with a token of Label Studio, where it does not give a valid one itself."""
-_PLACE: Final = Path("Label Studio")
-"""Where labels are from, for errors."""
+_PLACE: Final = Path("Label Studio")  # where labels are from, for errors
 _MAX_BYTES: Final = 256 << 20
 _TIMEOUT: Final = 30.0
 _ADDRESS: Final = re.compile(r"/|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -140,7 +139,6 @@ class LabelStudioBackend:
         return None if self.review.folder.run is None else Predictor(self.review.folder.run)
 
     def _fetch(self, data: Mapping[str, Any]) -> bytes:
-        """Fetch the image of a task, from Label Studio where the address has no host."""
         url = next((each for each in data.values() if isinstance(each, str) and _ADDRESS.match(each)), None)
         if url is None:
             raise InputError(f"the task of {image_name(data)} has no address of an image.")
@@ -189,7 +187,6 @@ class LabelStudioBackend:
 
 
 def _open(url: str, headers: dict[str, str], body: bytes | None = None) -> bytes:
-    """Return what is at an address."""
     request = urllib.request.Request(url, body)
     for name, value in headers.items():
         request.add_unredirected_header(name, value)  # Label Studio sends on to a bucket: the token is not for that

@@ -238,7 +238,6 @@ class LiveRankings:
         self.worker.kill()
 
     def _follow(self) -> None:
-        """Ask for a ranking whenever one is due, until there is a problem."""
         crashes, asked = 0, _Asked()
         while not self._stopped.wait(INTERVAL) and not self.problem:
             try:
@@ -267,7 +266,6 @@ class LiveRankings:
         self._newest[message.aim] = Ranking.of(message, number, len(self.job.columns.image))
 
     def _ask(self, asked: _Asked) -> None:
-        """Send a request where there are enough new decisions, or a new aim."""
         decided, values, last_event = self.state()
         now = time.monotonic()
         if last_event != asked.seen:

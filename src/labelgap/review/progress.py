@@ -164,7 +164,6 @@ def count_classes(current: CurrentDecisions) -> list[ClassProgress]:
 
 
 def _count_by_class(current: CurrentDecisions) -> list[list[int]]:
-    """Return the counts of ``ReviewProgress``, in the order of its fields, for each class."""
     columns, classes = current.candidates.columns, current.candidates.classes
     with current.lock:
         current.refresh()

@@ -369,7 +369,6 @@ def create_app(context: AppContext) -> FastAPI:
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    """Return an error as a page to a person and as JSON to the script; what is wrong here is printed, too."""
     if isinstance(error, RequestValidationError):  # without returning the input
         problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5]]
         return _error_response(request, 422, "invalid", single_line("; ".join(problems))[:500])

@@ -123,7 +123,6 @@ class SecurityMiddleware:
         return _refusal(403, "origin", "Only the review page itself can load this.")
 
     def _check_token(self, request: Request) -> Response | None:
-        """Move a token from the address into a cookie; refuse a request that has neither."""
         query, token = request.query_params, self.policy.token.encode()
         if request.method == "GET" and secrets.compare_digest(query.get("token", "").encode(), token):
             rest = urlencode([(name, value) for name, value in query.multi_items() if name != "token"])

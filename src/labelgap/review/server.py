@@ -174,5 +174,4 @@ def _address(host: str, port: int, token: str) -> str:
 
 
 def _has_display() -> bool:
-    """Whether a graphical browser can open; a text browser would block the terminal."""
     return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

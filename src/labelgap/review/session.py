@@ -140,7 +140,6 @@ class Review:
         vars(self).update(replaced)
 
     def _decisions(self) -> tuple[NDArray[np.int64], NDArray[np.int8], int]:
-        """Return the candidates from whose decisions a ranking learns, the values, and the last event."""
         current = self.current  # and its candidates: another thread may be replacing both
         with current.lock:
             current.refresh()

@@ -297,7 +297,6 @@ class DecisionStore:
             return self._connection.execute(query, values).fetchall()
 
     def _select(self, rest: str, *values: Any) -> list[DecisionEvent]:
-        """Return events; ``rest`` is what follows in the query."""
         return [_event(row) for row in self._execute(f"SELECT {_FIELDS} FROM events AS d {rest}", *values)]
 
     def _first(self, rest: str, *values: Any) -> DecisionEvent | None:

@@ -108,7 +108,6 @@ def overview_context(review: Review, reviewer: str) -> dict[str, Any]:
 
 
 def _estimates(review: Review) -> tuple[SampleEstimate | None, ...]:
-    """Return the estimate of each class; empty where one of the classes of the data has none."""
     estimates, own = review.estimates(), len(review.folder.classes)
     rows = [row for row in review.classes() if row.total and row.number < own]
     if estimates.total is None or not all(estimates.by_class[row.number] for row in rows):
@@ -320,7 +319,6 @@ def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[
 
 
 def _axis_end(value: int) -> int:
-    """Return a round number at or above a value: 2 for 1, 8 for 7, 30 for 23."""
     step = int(10 ** int(math.log10(max(value, 2))))
     return next(factor * step for factor in (1, 2, 3, 4, 6, 8, 10) if factor * step >= max(value, 2))
 

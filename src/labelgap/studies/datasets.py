@@ -35,10 +35,8 @@ from labelgap.studies.compare.settings import check_settings
 from labelgap.studies.study import Document, StudyMember, study_folder
 from labelgap.training.progress import Reporter
 
-LEVEL: Final = 0.05
-"""The probability of calling methods different that are not, of both tests."""
-FEW: Final = 10
-"""Number of data sets below which the tests find large differences alone (Demšar 2006, 3.2.2)."""
+LEVEL: Final = 0.05  # the probability of calling methods different that are not, of both tests
+FEW: Final = 10  # number of data sets below which the tests find large differences alone (Demšar 2006, 3.2.2)
 
 
 @dataclass(frozen=True, eq=False)

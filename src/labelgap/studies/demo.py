@@ -30,8 +30,7 @@ TITLE = "One known label per image: what do the missing ones cost?"
 METHODS = ("an", "ll-r")
 EPOCHS = 5
 SIZES = (2400, 400, 1000)
-QUICK_SIZES = (240, 40, 100)
-"""So few scenes that an epoch takes about a second; the numbers then say little."""
+QUICK_SIZES = (240, 40, 100)  # so few scenes that an epoch takes about a second; the numbers then say little
 SETTINGS: Final = dict[str, Any](backbone="tiny-cnn", batch_size=8, lr=3e-3, warmup=0.5, ema=0.99, trace="all")
 """Of every run, chosen by val mAP under a budget of 45 seconds on one core."""
 OPTIONS: Final[dict[str, dict[str, Any]]] = {"ll-r": {"delta_rel": 5}}

@@ -87,7 +87,6 @@ def run_jobs(
 
 
 def _result(train: Callable[[], Path]) -> Run | LabelGapError:
-    """Return the run that a training gives, or its error."""
     try:
         run = Run(train())
     except LabelGapError as error:

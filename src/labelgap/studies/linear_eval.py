@@ -204,7 +204,6 @@ class _Labels(NamedTuple):
     counted: int  # number of classes that the score is a mean of
 
     def score(self, logits: NDArray[np.floating]) -> float:
-        """Return the accuracy or the mAP, from 0 to 1."""
         if self.labels.ndim == 1:
             return float((logits[self.rows].argmax(axis=1) == self.labels).mean())
         return float(average_precision(logits, self.labels))
@@ -220,14 +219,12 @@ class _Labels(NamedTuple):
 
 
 def _choose_task(data: Dataset, task: str) -> Task:
-    """Return the task: single-label where every label is known and each image has exactly one class."""
     tables = [data.train.labels, *(split.evaluation_labels for split in data.splits[1:])]
     single = all(table.complete and bool((_present(table) == 1).all()) for table in tables)
     return "single-label" if task == "single-label" or (task == "auto" and single) else "multi-label"
 
 
 def _with_val(data: Dataset) -> tuple[Dataset, list[str]]:
-    """Return the data with a val split, and what was done for it."""
     if data.val is not None:
         return data, []
     train, val = paper_split(len(data.train))
@@ -238,7 +235,6 @@ def _with_val(data: Dataset) -> tuple[Dataset, list[str]]:
 
 
 def _training_labels(data: Dataset, task: Task) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """Return the labels of the training images that have one, and their rows."""
     if task == "single-label":
         return _class_numbers(data.train, data.train.labels)
     if not classes_with_both(data.train.labels):
@@ -288,7 +284,6 @@ def _evaluation_labels(split: Split, task: Task) -> _Labels | None:
 
 
 def _present(table: LabelTable) -> NDArray[np.int64]:
-    """Return how many classes are present in each image."""
     return np.bincount(table.rows[table.values == PRESENT], minlength=len(table))
 
 

@@ -25,8 +25,7 @@ from labelgap.training.progress import Reporter
 
 FILES: Final = ("shares.json", "shares.csv")
 POINTS_FOLDER: Final = "points"
-SHARES: Final = tuple(number / 10 for number in range(1, 11))
-"""Those of the paper."""
+SHARES: Final = tuple(number / 10 for number in range(1, 11))  # those of the paper
 
 
 @dataclass(frozen=True)

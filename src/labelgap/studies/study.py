@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 FILE: Final = "study.json"
 FORMAT: Final = 1
 STRICT: Final = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_FOLDER: Final = r"^[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]*$"
-"""Not hidden, not a path, and shown as it is."""
+_FOLDER: Final = r"^[^./\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]*$"  # not hidden, not a path, and shown as it is
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -96,7 +95,6 @@ class Document:
 
 @cache
 def _stored_model(cls: Any) -> type[BaseModel]:
-    """Return the model of a document: the fields of its class that are stored, and the format."""
     hints, stored = get_type_hints(cls, include_extras=True), dict[str, Any](format=(Literal[1], ...))
     stored |= dict.fromkeys(cls.DERIVED, (Any, None))
     for each in fields(cls):

@@ -60,20 +60,16 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
 
 
 FOLDS: Final = 5
-NEWTON_LABELS: Final = 20_000_000
-"""Heads are trained on all images at once up to so many labels."""
+NEWTON_LABELS: Final = 20_000_000  # heads are trained on all images at once up to so many labels
 NEWTON: Final = {"optimizer": "newton", "lr": 1.0, "epochs": 15}
 STRENGTHS: Final = (0.015, 0.15, 1.5)
 """The first penalties that are compared, as s; ``neighbors`` has those between and beyond them."""
 STEP: Final = 10**0.5
-CLOSE: Final = 0.01
-"""Penalties of a method are refined while its score is so close to that of the best one."""
+CLOSE: Final = 0.01  # penalties of a method are refined while its score is so close to that of the best one
 FEW_PRESENT: Final = 10
 """Known presents per class, in the mean, from which `gr` is compared where absents are known too."""
-MANY_KNOWN: Final = 1 / 3
-"""Share of known labels from which `iu` is compared."""
-RATES: Final = (1e-2, 1e-3, 1e-4)
-"""For methods that are trained by Adam."""
+MANY_KNOWN: Final = 1 / 3  # share of known labels from which `iu` is compared
+RATES: Final = (1e-2, 1e-3, 1e-4)  # for methods that are trained by Adam
 
 
 def auto_methods(data: Dataset) -> tuple[str, ...]:

@@ -217,7 +217,6 @@ def _check_state(content: Mapping[str, Any], path: Path) -> None:
 def _restore(
     folder: Path, content: dict[str, Any], parts: Mapping[str, Stateful], device: torch.device, fingerprint: str
 ) -> TrainingState:
-    """Restore every part, or say why this checkpoint is of another run."""
     if content.get("format") != FORMAT:
         found = truncate_text(repr(content.get("format")), 40)
         raise RunError(
@@ -290,7 +289,6 @@ def check_fit(
 
 
 def _has_weights(path: Path, epoch: int) -> bool:
-    """Return whether a file has the weights of an epoch, and all are intact."""
     try:
         return _recorded_epoch(path) == epoch and bool(read_tensors(path))
     except LabelGapError:
@@ -298,7 +296,6 @@ def _has_weights(path: Path, epoch: int) -> bool:
 
 
 def _recorded_epoch(path: Path) -> int | None:
-    """Return the epoch recorded in a file of weights; None without an intact header or a record."""
     try:
         return int(read_tensor_metadata(path)["epoch"])
     except (LabelGapError, KeyError, ValueError):

@@ -27,8 +27,7 @@ INITIAL_WEIGHTS: Final = "backbone.safetensors"
 JOINED: Final = "joined"
 """The table of a run that got more images is a file of this name in its folder, with the suffix of its format."""
 MAX_CLASSES: Final = 200_000
-_RUN_FOLDER: Final = "{run}/"
-"""The beginning of the path of a file in the folder of the run, in ``config.json``."""
+_RUN_FOLDER: Final = "{run}/"  # the beginning of the path of a file in the folder of the run, in ``config.json``
 
 
 def _check_unique(classes: tuple[str, ...]) -> tuple[str, ...]:

@@ -92,7 +92,6 @@ def report_cost(plan: TrainingPlan, network: Classifier, workers: int, reporter:
 
 
 def _feature_seconds(images: ImageSource, plan: TrainingPlan, network: Classifier) -> float:
-    """Return the time to extract the features of an image."""
     backbone, was_training, device = network.backbone, network.backbone.training, plan.device
     fast = inference_backbone(backbone.eval(), device, plan.config.feature_precision)
     batches = ImageInputs(images, backbone, device).batches(_sample(len(images), 2 * BATCHES), batch_size=2)

@@ -21,12 +21,10 @@ from labelgap.core.distributed import is_distributed
 from labelgap.losses import Loss
 
 T = TypeVar("T")
-StepResult = tuple[Tensor, Tensor]
-"""The loss of a batch, a scalar, and its logits, ``(B, K)``; both detached."""
+StepResult = tuple[Tensor, Tensor]  # the loss of a batch, a scalar, and its logits, ``(B, K)``; both detached
 
 WARMUP_STEPS: Final = 3
-LAUNCH_SHARE: Final = 0.3
-"""A step is captured if launching its kernels takes more than this share of its time."""
+LAUNCH_SHARE: Final = 0.3  # a step is captured if launching its kernels takes more than this share of its time
 FREE_SHARE: Final = 0.8
 """A graph has memory of its own, as much as an eager step: it may take this share of what is free."""
 
@@ -100,7 +98,6 @@ class GraphedStep:
         self.graph, self._batch, self._gradients, self._result = None, (), [], None
 
     def _warm_up(self, compute: Callable[..., T], *batch: Tensor) -> T:
-        """Train a batch eagerly; the last one decides whether a graph is worth it, and fits into the memory."""
         if self._stream is None:
             torch.cuda.empty_cache()
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]

@@ -152,7 +152,6 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return average_precision_scorer(self, X, y)
 
     def __sklearn_tags__(self) -> Tags:
-        """Declare that Y is a multi-label matrix, and that X must be dense and finite."""
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
@@ -215,7 +214,6 @@ class LabelGapClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.thresholds_ = np.array(choose_thresholds(expit(unseen), labels.to_dense()).values)
 
     def _request(self, vectors: Mapping[str, torch.Tensor]) -> TrainingRequest:
-        """Return the arguments of ``fit`` that these parameters are; folds where there are enough different rows."""
         if self.weight_decay != "auto" and (isinstance(self.weight_decay, str) or not self.weight_decay >= 0):
             raise InputError(f"weight_decay={self.weight_decay!r}: it must be a number from 0, or 'auto'.")
         names = ("lr", "batch_size", "epochs", "standardize", "optimizer")

@@ -134,7 +134,6 @@ def _estimated(logits: NDArray[np.float32], labels: LabelTable) -> dict[str, Any
 
 
 def _why(present: int, absent: int, supported: bool) -> str | None:
-    """Return why a class has no measure, or no interval."""
     if not present or not absent:
         lacking = "label" if not present and not absent else "present" if not present else "absent"
         return f"no known {lacking}: nothing can be measured"

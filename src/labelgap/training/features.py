@@ -39,17 +39,13 @@ from labelgap.training.loop.inputs import ImageInputs, bounded_batch
 from labelgap.training.loop.processes import fail_together, gather_objects, gather_own_rows, own_rows
 from labelgap.training.progress import Reporter
 
-BLOCK_SECONDS = 10.0
-"""The duration of a block: what is lost by a kill. The first block is one batch."""
+BLOCK_SECONDS = 10.0  # the duration of a block: what is lost by a kill. The first block is one batch
 SHARED_BLOCK_SECONDS = 1.0
 """While other processes compute features of the same network: what two processes may both compute."""
-START_UPS = 4.0
-"""How many times longer than the start of its workers a block is at least."""
+START_UPS = 4.0  # how many times longer than the start of its workers a block is at least
 _DTYPE: Final = np.dtype("<f4")
-_VERSION: Final = 3
-"""Increased when the same image and weights give other features than before."""
-_SETTLED: Final = 2_000_000_000
-"""Nanoseconds since the last change after which the state of a file tells its content."""
+_VERSION: Final = 3  # increased when the same image and weights give other features than before
+_SETTLED: Final = 2_000_000_000  # nanoseconds since the last change after which the state of a file tells its content
 _FILES_AT_ONCE: Final = 4096
 
 Keys = NDArray[np.uint8]
@@ -243,7 +239,6 @@ class _MissingFeatures:
         return Counter(counts)
 
     def _compute_block(self, block: Sequence[_Batch], backbone: Backbone, mirrored: bool) -> Iterator[Rows]:
-        """Compute and store a block, yielding the rows of every batch; also what a failure leaves is stored."""
         for source, group in groupby(block, key=itemgetter(0)):
             batches, start, done = [rows for _, rows in group], int(self.starts[source]), []
             rows = np.concatenate(batches) - start

@@ -24,8 +24,7 @@ from labelgap.training.config import CONFIG_FILE
 from labelgap.training.history import METRICS_FILE
 from labelgap.training.run_files import BEST
 
-RUN_FOLDER: Final = "labelgap"
-"""The folder of a repository that holds the run."""
+RUN_FOLDER: Final = "labelgap"  # the folder of a repository that holds the run
 RUN_FILES: Final = (CONFIG_FILE, METRICS_FILE, BEST)
 _ADDRESS: Final = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 

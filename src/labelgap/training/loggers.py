@@ -307,7 +307,6 @@ class _RunLog:
         self._failed: set[str] = set()
 
     def write(self, history: History) -> None:
-        """Log the epochs that are not logged yet."""
         with self._guard(", ".join(self._names)):
             if self._config is None:
                 self._config = read_config(self._folder)
@@ -320,7 +319,6 @@ class _RunLog:
             self._save()
 
     def close(self) -> None:
-        """Log the measures of a finished run, and close the logs."""
         history: History = ()
         summary: Mapping[str, Any] = {}
         with self._guard("measures"):

@@ -38,8 +38,7 @@ from labelgap.training.settings import KEYWORDS, PROTOCOLS, check_effect, check_
 FOLDS_REASON: Final = (
     "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
 )
-FEW_IMAGES: Final = 2000
-"""Fewer images without a split of their own are trained on by a linear head, on a GPU too."""
+FEW_IMAGES: Final = 2000  # fewer images without a split of their own are trained on by a linear head, on a GPU too
 NETWORK_RECIPE: Final = {"epochs": 20, "batch_size": 16, "schedule": "cosine", "warmup": 0.5}
 """Of a pretrained network, with any optimizer. Evidence: docs/results/recipe.md."""
 ATTENTION_EPOCHS: Final = 12
@@ -374,7 +373,6 @@ def _method(
 
 
 def _registered_name(loss_fn: Loss) -> str:
-    """Return the registered name of a loss, or the import path of its class."""
     known = methods()
     for name in (loss_fn.name, *known):
         if name in known and describe_method(name).loss_class is type(loss_fn):
@@ -383,7 +381,6 @@ def _registered_name(loss_fn: Loss) -> str:
 
 
 def _as_json(value: Any) -> Any:
-    """Return an option as ``config.json`` holds it."""
     if isinstance(value, np.generic | np.ndarray | Tensor):
         return value.tolist()
     return [_as_json(each) for each in value] if isinstance(value, list | tuple) else value
@@ -401,7 +398,6 @@ def _search_space(
 
 
 def _notes(data: Dataset, config: RunConfig, selection: Selection, left_out: int, untraced: bool) -> Iterator[str]:
-    """Yield what a user should know before the training."""
     if left_out:
         yield describe_left_out(left_out)
     if untrained := describe_random_features(config):

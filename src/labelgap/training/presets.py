@@ -100,6 +100,5 @@ def _common(protocol: str) -> dict[str, Any]:
 
 
 def _value_for(dataset: str, values: tuple[Any, Any, Any, Any]) -> Any:
-    """Return the value of a data set out of those of VOC, COCO, NUS-WIDE and CUB."""
     order = ("voc2012", "coco2014", "nuswide", "cub")
     return values[order.index(dataset if dataset in order else OTHER)]

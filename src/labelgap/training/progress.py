@@ -17,8 +17,7 @@ LINE_SECONDS: Final = 30.0
 LINE_SHARE: Final = 0.05
 """Seconds between two lines at least, and their share of the time so far: work of a day takes about 120 lines."""
 NOTE_SECONDS: Final = 0.2
-Note = Callable[[], str]
-"""Returns the text beside the progress; called only when it is shown."""
+Note = Callable[[], str]  # returns the text beside the progress; called only when it is shown
 _Move = Callable[[int, Note | None], None]
 
 

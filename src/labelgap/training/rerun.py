@@ -17,8 +17,7 @@ from labelgap.data.images import FEATURES, FeatureVectors
 from labelgap.training.config import RunConfig
 from labelgap.training.settings import KEYWORDS, SETTINGS
 
-RERUN_OUT: Final = "runs/rerun"
-"""The default folder of the repeated run: a folder that holds a run is not overwritten."""
+RERUN_OUT: Final = "runs/rerun"  # the default folder of the repeated run: a folder that holds a run is not overwritten
 
 
 def train_command(config: RunConfig, out: str = RERUN_OUT) -> str | None:
@@ -114,7 +113,6 @@ def _data_option(name: str, value: Any) -> list[str] | None:
 
 
 def _observed(steps: list[Mapping[str, Any]]) -> list[str] | None:
-    """Return the arguments that hide labels: once, and in train only; None for anything else."""
     if not steps:
         return []
     drawn = steps[0].get("observe")
@@ -140,7 +138,6 @@ def _text(value: Any) -> str | None:
 
 
 def _loading(recipe: Mapping[str, Any]) -> str:
-    """Return the expression that loads the data and repeats its steps."""
     if not recipe:
         return "...  # your own: they were made by hand and cannot be loaded by name"
     path = [] if recipe["path"] is None else [repr(recipe["path"])]
@@ -161,8 +158,7 @@ def format_value(value: Any) -> str:
     return str(strip_directories(value))
 
 
-RANDOM_IMAGES: Final = 300
-"""How many random images are labeled in full; the review takes all where there are fewer."""
+RANDOM_IMAGES: Final = 300  # how many random images are labeled in full; the review takes all where there are fewer
 
 
 def review_split(data: Dataset) -> Split:

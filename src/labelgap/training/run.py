@@ -56,8 +56,7 @@ from labelgap.training.run_files import BEST, MAX_FOREIGN_SIZE, REVISIONS_FILE, 
 from labelgap.training.run_folder import check_links, find_training_images, read_predictions
 from labelgap.training.settings import PROTOCOLS
 
-_MIN_SCORE: Final = 1e-6
-"""Stored scores have a finite logit: one of 0 counts as this."""
+_MIN_SCORE: Final = 1e-6  # stored scores have a finite logit: one of 0 counts as this
 _NO_ACCURACY: Final = "the known labels support no accuracy"
 
 
@@ -159,7 +158,6 @@ class Run:
         return named
 
     def _copy_backbone(self) -> Backbone | None:
-        """Return a copy of the network that was given to ``open_run`` or ``fit``, if any."""
         backbone = None if self._backbone is None else as_backbone(deepcopy(self._backbone))
         if backbone is not None and backbone.name != self.config.backbone:
             raise RunError(f"{self.path} was trained with {self.config.backbone}, not with {backbone.name}.")

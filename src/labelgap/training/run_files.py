@@ -18,8 +18,7 @@ from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, JOINED
 from labelgap.training.history import METRICS_FILE
 
 DATA_FILE: Final = "data.parquet"
-LINEAR_FOLDER: Final = "linear"
-"""The folder of linear-init's first phase, in the folder of the run."""
+LINEAR_FOLDER: Final = "linear"  # the folder of linear-init's first phase, in the folder of the run
 PREDICTIONS_FILE: Final = "predictions.parquet"
 BEST: Final = "best.safetensors"
 LAST: Final = "last.pt"

@@ -42,8 +42,7 @@ MAX_SEARCH_VALUES: Final = 80_000_000
 QUICK_EPOCHS: Final = {False: 15, True: 5}
 """Of "newton" at most; fewer from half of these values on: the order of penalties shows before they converge."""
 RESAMPLES: Final = 200
-ROUNDS: Final = 5
-"""Rounds of a search: the first candidates, then those around the best ones so far."""
+ROUNDS: Final = 5  # rounds of a search: the first candidates, then those around the best ones so far
 CLOSED: Final = SearchSpace()
 _SEARCHED: Final = set(SearchedSettings.model_fields)
 _REMEDY: Final = "Train into a new folder."

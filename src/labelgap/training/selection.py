@@ -34,8 +34,7 @@ _REASONS: Final = {
     "last": "the last epoch is kept",
 }
 RULES: Final = tuple(_REASONS)
-FEW_PRESENT = 20
-"""With fewer known presents than this in val, the selected epoch is close to random."""
+FEW_PRESENT = 20  # with fewer known presents than this in val, the selected epoch is close to random
 
 
 @dataclass(frozen=True)

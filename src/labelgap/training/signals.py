@@ -74,7 +74,6 @@ def _handled(numbers: Iterable[signal.Signals], handle: Callable[[int, FrameType
 
 
 def _call(handler: signal._HANDLER, number: int, frame: FrameType | None) -> None:
-    """Do what a handler does with a signal."""
     if callable(handler):
         handler(number, frame)
     elif handler != signal.SIG_IGN:

@@ -240,7 +240,6 @@ def _kind(folder: Path) -> Kind:
 
 
 def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
-    """Return the names of the results that a folder has in it, and functions that return their folders."""
     if kind == "sweep":
         parts = (folder / name for name in ("auto", "best"))
         return [(part.name, partial(Path, part)) for part in parts if part.exists()]
@@ -256,7 +255,6 @@ def _members(folder: Path, kind: Kind) -> list[tuple[str, Callable[[], Path]]]:
 
 
 def _compare_digests(folder: Path, kind: Kind) -> dict[str, str]:
-    """Return every file of the manifest, and what is wrong with it."""
     if not (folder / MANIFEST_FILE).exists():
         finished = kind in ("study", "comparison", "data sets", "linear evaluation", "training shares")
         finished = finished or (kind == "run" and bool(_run_summary(folder)))
@@ -294,7 +292,6 @@ def _strays(folder: Path, kind: Kind) -> Iterator[tuple[str, str]]:
 
 
 def _readers(folder: Path, kind: Kind) -> Iterator[Reader]:
-    """Yield the files that a folder has, and the functions that read them."""
     yield next(name for name, each in _DOCUMENTS.items() if each == kind), partial(_open, folder, kind)
     if kind == "run":
         yield from _run_readers(folder)
@@ -363,5 +360,4 @@ def _check_weights(folder: Path, config: RunConfig) -> None:
 
 
 def _head_files(folder: Path) -> list[str]:
-    """Return the names of the heads that a comparison has."""
     return [f"{HEADS_FOLDER}/{path.name}" for path in sorted((folder / HEADS_FOLDER).glob("*.safetensors"))]

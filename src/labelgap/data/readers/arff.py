@@ -43,11 +43,9 @@ _SPARSE_CELL: Final = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
 _NUMERIC: Final = ("numeric", "real", "integer")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _MISSING: Final = math.nan
-_MAX_NUMBER: Final = 3.4028234663852886e38
-"""The largest number of single precision, which features have."""
+_MAX_NUMBER: Final = 3.4028234663852886e38  # the largest number of single precision, which features have
 
-Report = Callable[[int, str], None]
-"""Takes a problem: its line, and what is wrong there."""
+Report = Callable[[int, str], None]  # takes a problem: its line, and what is wrong there
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,6 @@ def _code_lines(file: TextIO) -> Iterator[tuple[int, str]]:
 
 
 def _parse_header(found: ArffFile, lines: Iterator[tuple[int, str]], report: Report) -> bool:
-    """Parse everything up to ``@data``; return whether it is there and in order."""
     good, last = True, 0
     seen: dict[str, int] = {}
     for number, line in lines:
@@ -202,7 +199,6 @@ def _parse_attribute(line: str, number: int) -> Attribute:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that are not in quotes; ``ValueError`` where a quote is not closed."""
     if "'" not in text and '"' not in text:
         return [part.strip() for part in text.split(",")]
     parts, place = list[str](), 0
@@ -319,10 +315,8 @@ def label_states(attribute: Attribute) -> list[int] | None:
 
 
 _SUFFIX: Final = ".arff"
-_MIN_ROWS: Final = 10
-"""In a table with fewer, an attribute with as many values as there are rows says nothing."""
-_MAX_BYTES: Final = 16 << 30
-"""Bytes of the features of a file: they are dense in memory, whatever the file is."""
+_MIN_ROWS: Final = 10  # in a table with fewer, an attribute with as many values as there are rows says nothing
+_MAX_BYTES: Final = 16 << 30  # bytes of the features of a file: they are dense in memory, whatever the file is
 
 
 def load_arff(
@@ -490,7 +484,6 @@ def _features(file: ArffFile, used: Sequence[int]) -> NDArray[np.float32]:
 
 
 def _codes(file: ArffFile, labels: Sequence[int]) -> NDArray[np.int8]:
-    """Return the states of all labels."""
     states = np.array([((label_states(file.attributes[n]) or []) * 2)[:2] for n in labels], dtype=np.int8)
     cells = file.dense(labels)
     values = np.nan_to_num(cells, nan=0.0).astype(np.int64)

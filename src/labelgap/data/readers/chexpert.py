@@ -33,8 +33,7 @@ from labelgap.labels.io.formats import read_csv
 from labelgap.labels.io.table_file import ProblemList, TableFile, TableOptions, check_choice
 
 MIMIC_PREFIX: Final = "mimic-cxr-2.0.0-"
-_FACTS: Final = ("Sex", "Age", "Frontal/Lateral", "AP/PA", "dicom_id", "split")
-"""Columns that are no observations."""
+_FACTS: Final = ("Sex", "Age", "Frontal/Lateral", "AP/PA", "dicom_id", "split")  # columns that are no observations
 _MIMIC_SPLITS: Final = {"train": "train", "validate": "val", "test": "test"}
 _STATES: Final = {"unknown": UNKNOWN, "present": PRESENT, "absent": ABSENT}
 _NO_HEADER: Final = "its first columns are not Path, Sex, Age …: it is no table of CheXpert"
@@ -166,7 +165,6 @@ def _read_splits(
     finder: _ImageFinder,
     problems: ProblemList,
 ) -> dict[str, TableFile]:
-    """Read the tables of all splits, train first; every table has all observations of train, and no other."""
     paths = {"train": file}
     for split, name in (("val", "valid.csv"), ("test", "test.csv")):
         other = given[split]
@@ -249,7 +247,6 @@ class _ImageFinder:
         return path_inside(self.folder, path) is not None and is_file(path)
 
     def __call__(self, name: str, line: int) -> str | None:
-        """Return the problem with a path of a table, or None."""
         self.checked += 1
         self.example = self.example or self.place(name)
         if self._exists(name):

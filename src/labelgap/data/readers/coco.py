@@ -113,13 +113,11 @@ def _load(path: str | os.PathLike[str], year: str) -> Dataset:
 
 
 def _photos(root: Path, split: str, year: str) -> str:
-    """Return the folder of a split's photos, below the root."""
     folder = f"{split}{year}"
     return next((place for place in (folder, f"images/{folder}") if (root / place).is_dir()), folder)
 
 
 def _split(root: Path, split: str, year: str, found: Instances, boxes: BoxList) -> Split:
-    """Return an official split, and add its boxes to a list."""
     names, files = found.categories, found.images
     column_of = {number: column for column, number in enumerate(names)}
     ids = found.annotated()
@@ -236,7 +234,6 @@ def read_instances(path: Path, problems: FileProblems) -> Instances:
 def _read_entries(
     path: Path, content: Mapping[str, Any], name: str, kind: type[E], problems: FileProblems
 ) -> dict[int, E]:
-    """Return the entries of a list by their places, counted from 0 as in JSON paths; wrong ones are problems."""
     entries = content.get(name)
     if not isinstance(entries, list):
         problems.add(path, f"is not a file of COCO instances: there is no list '{name}'")

@@ -25,8 +25,7 @@ from labelgap.labels import paper_split
 from labelgap.labels.io.parse import image_name_problem
 from labelgap.labels.io.table_file import ProblemList
 
-_MAX_MATCHES: Final = 100_000
-"""Files of a pattern that are counted."""
+_MAX_MATCHES: Final = 100_000  # files of a pattern that are counted
 
 
 @dataclass(frozen=True)
@@ -156,8 +155,7 @@ def shown_path(root: Path, file: Path) -> str:
 
 
 _MAX_BYTES: Final = 1 << 28
-_MAX_LOOKED_AT: Final = 20_000
-"""Images that are looked at beside other problems, which takes a few seconds."""
+_MAX_LOOKED_AT: Final = 20_000  # images that are looked at beside other problems, which takes a few seconds
 
 
 class FileProblems:
@@ -279,8 +277,7 @@ def find_root(path: Path, layout: DatasetLayout) -> Path:
 _SEED: Final = 1200
 _MAX_PIXELS: Final = 1e7
 
-Corners = tuple[float, float, float, float]
-"""Left, top, right and bottom: inclusive, from 0."""
+Corners = tuple[float, float, float, float]  # left, top, right and bottom: inclusive, from 0
 
 
 @dataclass

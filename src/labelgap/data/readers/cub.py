@@ -140,7 +140,6 @@ def _parse_line(text: str, certainties: Mapping[int, str]) -> tuple[int, ...]:
 
 
 def _positions(values: NDArray[np.int64], known: Mapping[int, str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the position of every value among the known ones, and which of them are known."""
     numbers = np.array(list(known), dtype=np.int64)
     order = np.argsort(numbers)
     positions: NDArray[np.int64] = order[np.minimum(np.searchsorted(numbers[order], values), len(numbers) - 1)]
@@ -212,7 +211,6 @@ class _Files:
 
 
 def _read(path: str | os.PathLike[str], *, with_images: bool = False) -> _Files:
-    """Read all files, or raise one error with everything that is wrong; ``with_images`` if an image is not there."""
     root = find_root(Path(path), CUB_LAYOUT)
     problems = FileProblems(root)
     images = problems.read_numbered(root / "images.txt")
@@ -243,7 +241,6 @@ def _read_attributes(root: Path, problems: FileProblems) -> dict[int, str]:
 
 
 def _read_training(file: Path, images: Mapping[int, str], problems: FileProblems) -> NDArray[np.bool_]:
-    """Return for every image whether it is one for training."""
     found = _read_values(file, images, 1, problems)
     for line, (value,) in found.values():
         if value not in (0, 1):

@@ -96,7 +96,6 @@ def random_windows(rng: np.random.Generator, bank: NDArray[np.uint8], count: int
 
 
 def _linear(coarse: int, fine: int) -> NDArray[np.float32]:
-    """Return the matrix ``(fine, coarse)`` of linear interpolation, in whole sixty-fourths."""
     position = np.arange(fine) * ((coarse - 1) / (fine - 1))
     weights = np.clip(1 - np.abs(position[:, None] - np.arange(coarse)), 0, 1)
     return np.asarray(np.rint(weights * 64), dtype=np.float32)
@@ -254,7 +253,6 @@ def _generator(entropy: tuple[int, ...]) -> np.random.Generator:
 
 
 def _background(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-    """Paper with stains and pen strokes on it."""
     canvas = paper_background(rng, count, SIDE)
     for bank, chances in ((stain_masks(rng, _BANK), (0.6, 0.3)), (stroke_masks(rng, _BANK), (0.7, 0.4))):
         for chance in chances:
@@ -361,8 +359,7 @@ def _paint(rng: np.random.Generator, canvas: NDArray[np.float32], pieces: list[_
         region += (np.float32(level) - region) * (piece.ink * np.float32(1 / 255))
 
 
-_MAX_SCENES: Final = 100_000
-"""Scenes of a split: they are generated at once, in some gigabytes of memory."""
+_MAX_SCENES: Final = 100_000  # scenes of a split: they are generated at once, in some gigabytes of memory
 
 
 def load_digits(*, train: int = 4000, val: int = 1000, test: int = 2000, seed: int = 0) -> Dataset:

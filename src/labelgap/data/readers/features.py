@@ -48,8 +48,7 @@ _DIMENSIONS: Final = {"classes": 1, **{f"{split}_ids": 1 for split in SPLITS}} |
 }
 _VECTOR: Final = "feature"
 _UNPACKED_BYTES: Final = 1 << 30
-_UNPACKED_PER_BYTE: Final = 100
-"""Bytes that an npz may unpack to: so many, and so many for each of its own."""
+_UNPACKED_PER_BYTE: Final = 100  # bytes that an npz may unpack to: so many, and so many for each of its own
 
 
 def load_features(path: str | os.PathLike[str], *, annotations: str | os.PathLike[str] | None = None) -> Dataset:
@@ -253,7 +252,6 @@ def _names(stored: bytes, path: Path) -> NDArray[Any]:
 
 
 def _matrix(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
-    """Turn a column of lists, all of one length, into a matrix."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise InputError(f"{where}: it must hold lists of numbers, not {kind}.")

@@ -128,7 +128,6 @@ def _find_images(
 
 
 def _digest(file: Path) -> bytes | None:
-    """Return a digest of a file's bytes; None where it cannot be read, which is reported later."""
     try:
         return file_digest(file) if file.is_file() else None
     except OSError:

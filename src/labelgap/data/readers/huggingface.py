@@ -47,8 +47,7 @@ from labelgap.labels.io.parse import image_name_problem, is_no_class
 from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, ProblemList, check_choice
 
 _PARQUET: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?\.parquet")
-_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
-"""The last bytes of a complete Arrow stream."""
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # the last bytes of a complete Arrow stream
 _STATE_FILES: Final = ("dataset_dict.json", "state.json", "dataset_info.json")
 
 
@@ -88,7 +87,6 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def _read_schema(path: Path) -> pa.Schema:
-    """Return the columns and the metadata of a file, an Arrow stream or Parquet; ``RunError`` for a damaged one."""
     with reading(path, _REMEDY):
         if path.suffix == ".parquet":
             schema = pq.read_schema(path)
@@ -217,8 +215,7 @@ def _parquet_splits(root: Path, problems: ProblemList) -> list[SplitFiles]:
     return splits
 
 
-INVALID: Final = 2
-"""The code of a cell that is no state."""
+INVALID: Final = 2  # the code of a cell that is no state
 
 
 @dataclass(frozen=True)
@@ -374,13 +371,11 @@ class RowImages(DigestedImages):
         return np.lexsort((generator.random(len(self)), rank // _WINDOW))
 
 
-_WINDOW = 4
-"""Row groups whose images are shuffled together; the cache holds twice as many."""
+_WINDOW = 4  # row groups whose images are shuffled together; the cache holds twice as many
 
 
 _ROWS_SHOWN: Final = 20
-_UNLABELED: Final = -1
-"""What a column of one ``ClassLabel`` has where there is no label."""
+_UNLABELED: Final = -1  # what a column of one ``ClassLabel`` has where there is no label
 
 
 @dataclass
@@ -487,7 +482,6 @@ class RowReader:
             rows.images.append(StoredImage(len(self.files) - 1, batch, row, path, external, size, digest))
 
     def _find(self, path: str | None) -> Path | str:
-        """Return the file of an image without bytes, or what is wrong."""
         if not path:
             return "no image: neither bytes nor a path"
         place = self.folder / path
@@ -598,7 +592,6 @@ def _name_splits(root: Path, found: Sequence[SplitFiles]) -> tuple[dict[str, Spl
 
 
 def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: ProblemList) -> LabelColumns:
-    """Return the columns of train; those of the other splits have to be the same."""
     chosen: dict[str, LabelColumns] = {}
     for name, split in splits.items():
         try:

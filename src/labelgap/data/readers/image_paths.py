@@ -54,8 +54,7 @@ def normalize_name(path: str) -> str:
 
 
 _MAX_COMPARED: Final = 200
-_MAX_LENGTH: Final = 100
-"""Files that a misspelled name is compared with, and its length."""
+_MAX_LENGTH: Final = 100  # files that a misspelled name is compared with, and its length
 _MAX_COMPARISONS: Final = 10_000
 """Of all names of a table together, which takes a second or two: a table may have thousands of such names."""
 _MIN_SIMILARITY: Final = 0.8
@@ -201,7 +200,6 @@ class ImageFinder:
         return None, f"{place} does not exist" + (f". Did you mean {near[0]}?" if near else "")
 
     def _candidates(self, inside: str) -> list[str]:
-        """Return the files that match a name for which no file exists as it is written."""
         key = normalize_name(inside)
         parts = key.split("/")
         found = []
@@ -220,7 +218,6 @@ class ImageFinder:
 
     @cached_property
     def _files_by_name(self) -> dict[str, list[str]]:
-        """The image files below the folder by file name, with and without its suffix."""
         found: dict[str, list[str]] = {}
         count = 0
         for top, folders, files in os.walk(self.folder):
@@ -251,14 +248,12 @@ class ImageFinder:
 
     @cached_property
     def _files_by_number(self) -> dict[str, list[str]]:
-        """The image files by the digits in their names without a suffix."""
         found: dict[str, list[str]] = {}
         for file in sorted({file for files in self._files_by_name.values() for file in files}):
             found.setdefault(_digits(without_suffix(normalize_name(Path(file).name))), []).append(file)
         return found
 
     def _check_file(self, name: str, place: Path) -> str | None:
-        """Return the problem with an existing file, or None."""
         try:
             check_file(place)
         except UnreadableImageError as error:

@@ -27,8 +27,7 @@ from labelgap.labels.io.parse import image_name_problem
 from labelgap.labels.io.table_file import check_choice
 
 CONCEPTS: Final = 81
-_MAX_WRONG_LINES: Final = 5
-"""Lines of one file of labels that are reported."""
+_MAX_WRONG_LINES: Final = 5  # lines of one file of labels that are reported
 _MAX_NAME: Final = 100
 _BLANKS: Final = b" \t\r\n\v\f"
 
@@ -197,7 +196,6 @@ def _find_images(
 
 
 def _names_in(folder: Path) -> set[str]:
-    """Return the names in a folder; none where there is no such folder, or it cannot be read."""
     with suppress(OSError):
         return {child.name for child in folder.iterdir()}
     return set()

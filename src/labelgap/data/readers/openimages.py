@@ -42,10 +42,8 @@ from labelgap.labels.io.dialect import decodes
 from labelgap.labels.io.table_file import ProblemList, check_choice
 from labelgap.labels.sparse import UniqueNames
 
-OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}
-"""The official name of every split."""
-CLASS_CHOICES: Final = ("trainable", "boxable", "all")
-"""What ``classes`` can be instead of names."""
+OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}  # the official name of every split
+CLASS_CHOICES: Final = ("trainable", "boxable", "all")  # what ``classes`` can be instead of names
 _V3, _LATER = "V3", "V4 to V7"
 _TRAINABLE: Final = "classes-trainable.txt"
 _DESCRIPTIONS: Final = "class-descriptions.csv"
@@ -81,7 +79,6 @@ class OpenImagesFiles:
 
 
 def _version(root: Path) -> str | None:
-    """Return the version whose verified training labels are there, or None."""
     return next((each for each in (_LATER, _V3) if _find(root, _paths("human", each, "train", boxable=True))), None)
 
 
@@ -138,7 +135,6 @@ def _find(root: Path, names: Iterable[str]) -> Path | None:
 
 
 def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: str = "") -> Path | None:
-    """Return a file; a problem where none of its names exists."""
     found = _find(root, names)
     if found is None:
         shortest = min(names, key=len)
@@ -148,7 +144,6 @@ def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: st
 
 
 def _required(official: str, key: str) -> RequiredFile:
-    """Return a file of a split, as V3 and the later versions have it."""
     v3, later, content = _SPLIT_FILES[key]
     spelled = "val*" if official == "validation" else official
     names = [later, *([_HUMAN_BOXABLE] if key == "human" else [])]
@@ -179,8 +174,7 @@ OPENIMAGES_LAYOUT: Final = DatasetLayout(
 )
 
 
-_SURROGATE: Final = re.compile("[\udc80-\udcff]")
-"""A byte that is not UTF-8."""
+_SURROGATE: Final = re.compile("[\udc80-\udcff]")  # a byte that is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -519,7 +513,6 @@ def _read_rows(
 
 
 def _class_numbers(file: CsvColumns, classes: ClassList) -> NDArray[np.int32]:
-    """Return the number of the class of every row; that of classes for one that is not in use."""
     numbers = {each.encode(): number for number, each in enumerate(classes.ids)}
     known = np.array([numbers.get(word, len(numbers)) for word in file.words["LabelName"]], dtype=np.int32)
     return known[file.numbers["LabelName"]]
@@ -589,7 +582,6 @@ def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileIm
 
 
 def _find_images(places: Sequence[Path], folder: Path) -> dict[str, str]:
-    """Return the path below the folder of every image in some places, by its name; the first place counts."""
     found: dict[str, str] = {}
     for place in places:
         head = "" if place == folder else f"{os.path.relpath(place, folder)}/"
@@ -718,7 +710,6 @@ def _table(labels: SplitLabels, classes: ClassList) -> LabelTable:
 
 
 def _describe(layout: OpenImagesFiles, read: Mapping[str, SplitLabels], machine: float | None) -> list[Finding]:
-    """Return how labels were read."""
     counted = ("left_out", "contradicted", "repeated", "machine")
     total = {field: sum(getattr(labels, field) for labels in read.values()) for field in counted}
     notes = [

@@ -50,8 +50,7 @@ from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, check_choice
 
 INDEX_FILE: Final = "index.json"
 IMAGES_FILE: Final = "images.parquet"
-UNFINISHED_FILE: Final = "unfinished.json"
-"""In the folder while shards are written; it says which."""
+UNFINISHED_FILE: Final = "unfinished.json"  # in the folder while shards are written; it says which
 FORMAT: Final = 1
 DIGEST_BYTES: Final = 16
 REMEDY: Final = "Write the shards again: labelgap shard."
@@ -173,7 +172,6 @@ def read_index(folder: Path) -> tuple[ShardIndex, ImageRows]:
 
 
 def _problem(index: ShardIndex, rows: ImageRows) -> str | None:
-    """Return what is wrong with the rows of an index, or None."""
     numbers, entries = rows.shards, index.shards
     if len({entry.name for entry in entries}) < len(entries):
         return "two shards have one name"
@@ -193,8 +191,7 @@ def _problem(index: ShardIndex, rows: ImageRows) -> str | None:
 
 
 CACHE_FOLDER: Final = "shards"
-_COPIES: Final = 2
-"""A digest that is wrong may be an error of the transfer."""
+_COPIES: Final = 2  # a digest that is wrong may be an error of the transfer
 _LOCK_SECONDS: Final = 24 * 3600.0
 _URL: Final = re.compile(r"(?:https?|s3)://[^\s\x00-\x1f]+")
 
@@ -432,7 +429,6 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _read_labels(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> tuple[_Labels, str]:
-    """Return the labels and the split of an image; the split may be ""."""
     if member.size > _MAX_LABEL_BYTES:
         raise InputError(f"{path}: {member.name} has more than {_MAX_LABEL_BYTES:,} bytes.")
     try:
@@ -463,8 +459,7 @@ def join_contents(
     return tuple(classes), ImageRows(pa.table([pa.array(*each) for each in kinds], names=list(_COLUMNS)))
 
 
-WINDOW: Final = 8
-"""Shards of a URL whose images are shuffled together; the cache has to hold about three times as many."""
+WINDOW: Final = 8  # shards of a URL whose images are shuffled together; the cache has to hold about three times as many
 _ATTEMPTS: Final = 3
 
 
@@ -590,7 +585,6 @@ def load_shards(path: str | os.PathLike[str], *, on_bad_image: str = "error") ->
 
 
 def _open_url(url: str) -> tuple[ShardLocation, ImageRows, ShardIndex]:
-    """Read the index at a URL."""
     url = url.removesuffix(f"/{INDEX_FILE}").rstrip("/")
     with TemporaryDirectory(prefix="labelgap-") as temporary:
         for name in (INDEX_FILE, IMAGES_FILE):
@@ -665,7 +659,6 @@ def _truncated(place: str, size: int, entry: ShardEntry) -> str:
 
 
 def _tars(folder: Path) -> list[Path]:
-    """Return the tar files of a folder, sorted."""
     return sorted(path for path in folder.glob("*.tar") if path.is_file() and not path.name.startswith("."))
 
 

@@ -106,7 +106,6 @@ def _read_arrays(folder: Path, problems: ProblemList) -> dict[str, NDArray[Any]]
 
 
 def _names(array: NDArray[Any], what: str, finder: ImageFinder, problems: ProblemList) -> list[str]:
-    """Return the names of images, each of them the name of an image that exists."""
     names = [each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in array.tolist()]
     for row, name in enumerate(names):
         if name in finder.lines:
@@ -142,7 +141,6 @@ def _check_labels(arrays: Mapping[str, NDArray[Any]], name: str, count: int, pro
 
 
 def _report(what: str, wrong: NDArray[np.bool_], cells: NDArray[Any], rule: str, problems: ProblemList) -> None:
-    """Report the first wrong cells of an array, and how many there are."""
     places = np.argwhere(wrong)
     for row, column in places[:_ROWS_SHOWN].tolist():
         problems.append(f"{what}, row {row}, column {column}: {cells[row, column]}: {rule}")

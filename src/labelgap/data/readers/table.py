@@ -192,7 +192,6 @@ class NewImages:
         return problem
 
     def _has_labels(self) -> bool:
-        """Return whether every label of the table is what the data set has."""
         table = LabelTable.concatenate([split.labels for split in self.data.splits]).with_classes(
             self.file.table.classes
         )
@@ -205,7 +204,6 @@ def _paths(images: FileImages) -> Iterator[Path]:
 
 
 def _unreadable_error(file: TableFile, invalid: Mapping[int, str]) -> ProblemsError:
-    """Return the error that names all images that cannot be read, given row → reason."""
     sources = file.sources or (file.path,) * len(file.table)
     one_file = len({sources[row] for row in invalid}) == 1
     problems = [
@@ -219,7 +217,6 @@ def _unreadable_error(file: TableFile, invalid: Mapping[int, str]) -> ProblemsEr
 
 
 def _select(file: TableFile, rows: NDArray[np.int64]) -> TableFile:
-    """Return a table with these rows only."""
     chosen = rows.tolist()
     return replace(
         file,

@@ -26,10 +26,8 @@ from labelgap.data.images import FileImages
 from labelgap.data.readers.common import DatasetLayout, FileProblems, RequiredFile, find_root
 from labelgap.labels import LabelTable
 
-Sample = tuple[str, str]
-"""An image, relative to the root, and its class."""
-Samples = dict[str, list[Sample]]
-"""Those of train and of test."""
+Sample = tuple[str, str]  # an image, relative to the root, and its class
+Samples = dict[str, list[Sample]]  # those of train and of test
 
 CALTECH_TRAIN: Final = 30
 """Training images of each of Caltech-101's folders, drawn with seed 1200: the paper does not say which it took."""
@@ -100,7 +98,6 @@ class TransferSet:
 
 
 def _read_torchvision(kind: str, *given: Any) -> Samples:
-    """Read by a class of torchvision: the names of its training parts, then root and problems."""
     *train, root, _ = given
     if importlib.util.find_spec("torchvision") is None:
         raise InputError("torchvision reads these files and is not installed: pip install 'labelgap[timm]'.")

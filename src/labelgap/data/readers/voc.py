@@ -90,7 +90,6 @@ def voc_layout(year: str) -> DatasetLayout:
 
 
 def _parts(root: Path, year: str) -> tuple[str, str]:
-    """Return the names of the official splits that train and test are."""
     has_test = any(_main(root).glob("*_test.txt")) and any(_main(root).glob("*_trainval.txt"))
     return ("trainval", "test") if year == "2007" and has_test else ("train", "val")
 
@@ -207,7 +206,6 @@ def _read(root: Path, split: str, problems: FileProblems) -> _OfficialSplit:
 
 
 def _read_list(file: Path, named: Container[str], problems: FileProblems) -> set[str]:
-    """Read the list of a split's images; one that no file of a class names is a problem."""
     listed = {line.split()[0]: number for number, line in reversed(problems.read_lines(file))}
     if unknown := sorted((number, image) for image, number in listed.items() if image not in named):
         images = _first([image for _, image in unknown])
@@ -218,7 +216,6 @@ def _read_list(file: Path, named: Container[str], problems: FileProblems) -> set
 
 
 def _first(images: Sequence[str]) -> str:
-    """Return the first name, and how many more there are."""
     more = f" and {len(images) - 1:,} more" if len(images) > 1 else ""
     return f"{truncate_text(images[0])}{more}"
 

@@ -111,7 +111,6 @@ _LABELS: Final = {
 
 
 def _kind(field: Any) -> str:
-    """Return the name of the class of a field's labels; empty for other fields."""
     return str(getattr(getattr(field, "document_type", None), "__name__", ""))
 
 

@@ -23,8 +23,7 @@ from labelgap.data.writers.fiftyone import write_fiftyone
 from labelgap.data.writers.label_studio import LOCAL_FILES, interface_path, write_label_studio
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 
-MAX_LISTED: Final = 20_000_000
-"""More unknown labels than this are not listed: a class in no list is unknown anyway."""
+MAX_LISTED: Final = 20_000_000  # more unknown labels than this are not listed: a class in no list is unknown anyway
 
 Place = tuple[list[float], bool]  # corners, and whether the object is marked as difficult
 
@@ -62,7 +61,6 @@ def write_coco(data: Dataset, path: Path) -> None:
 
 
 def _boxes_by_label(split: Split) -> dict[tuple[int, int], list[Place | None]]:
-    """Return the boxes of every (image, class)."""
     found: dict[tuple[int, int], list[Place | None]] = defaultdict(list)
     boxes = split.boxes
     if boxes is not None:

@@ -16,8 +16,7 @@ from labelgap.data.decoding import EncodedImage
 from labelgap.data.images import FeatureVectors, ImageSource, StoredImages
 from labelgap.labels import PRESENT, UNKNOWN
 
-_SPLITS = {"val": "validation"}
-"""The names that differ there."""
+_SPLITS = {"val": "validation"}  # the names that differ there
 
 
 def to_huggingface(data: Dataset) -> Any:

@@ -127,7 +127,6 @@ def _chosen(annotation: dict[str, Any] | None) -> dict[str, list[str]]:
 
 
 def _interface(data: Dataset) -> str:
-    """Return the labeling interface: the image, and the classes twice."""
     view = ElementTree.Element("View")
     ElementTree.SubElement(view, "Image", name="image", value="$image")
     for state in _STATES:

@@ -155,7 +155,6 @@ def _prepare(out: Path, request: str, force: bool) -> None:
 
 
 def _fingerprint(data: Dataset, options: ShardOptions) -> str:
-    """Return a hash of all that decides the bytes of the shards."""
     digest = hashlib.blake2b(repr((asdict(options), data.classes, PIL.__version__)).encode(), digest_size=16)
     for split in data.splits:
         digest.update(f"\0{split.name}\0{split.images.fingerprint()}\0".encode())
@@ -259,7 +258,6 @@ def _encode(split: Split, row: int, size: int | None) -> tuple[str, bytes]:
 
 
 def _labels(split: Split, row: int, has_split: bool) -> bytes:
-    """Return the label member of an image."""
     present, absent = known_class_names(split.labels, row)
     value: dict[str, Any] = {"image": split.labels.images[row], **({"split": split.name} if has_split else {})}
     value |= {"present": present, "absent": absent}

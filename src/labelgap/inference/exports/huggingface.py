@@ -44,8 +44,7 @@ from labelgap.training.run_files import BEST
 CARD: Final = "README.md"
 _CONFIG, _WEIGHTS, _PROCESSOR = "config.json", "model.safetensors", "preprocessor_config.json"
 _ONNX: Final = "model.onnx"
-_RESAMPLE: Final = {"bilinear": 2, "bicubic": 3}
-"""Pillow's numbers of the filters."""
+_RESAMPLE: Final = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers of the filters
 
 _PIPELINE_USE: Final = """
 ## In transformers

@@ -74,7 +74,6 @@ def apply_class_options(
 
 
 def _select(table: LabelTable, classes: Sequence[str]) -> tuple[LabelTable, list[Finding]]:
-    """Keep some classes of a table; find which others it has and which of those selected never occur."""
     classes = list(dict.fromkeys(classes))
     in_table, selected_names = {*table.classes}, {*classes}
     missing = [name for name in classes if name not in in_table]
@@ -213,12 +212,10 @@ def _near_spellings(counts: Mapping[str, int], written: Mapping[str, Iterable[st
 
 
 def _without_a_letter(name: str) -> Iterator[str]:
-    """Yield a name without each of its letters; digits stay, since class1 and class2 are two."""
     return (name[:place] + name[place + 1 :] for place, letter in enumerate(name) if not letter.isdigit())
 
 
 def _letters(name: str) -> str:
-    """Return a name without case, blanks and punctuation, if anything is left then."""
     if len(name) > _MAX_COMPARED:  # normalization may take quadratic time
         return name
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", name).casefold()) or name
@@ -236,8 +233,7 @@ def _key(name: str) -> str:
 
 HIERARCHY_SOURCE: Final = "parents"
 _MAX_LABELS: Final = 2_000_000
-_MAX_PER_LABEL: Final = 100
-"""How many labels a hierarchy may imply: so many, and so many for every known label."""
+_MAX_PER_LABEL: Final = 100  # how many labels a hierarchy may imply: so many, and so many for every known label
 
 
 def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple[Revisions, int, tuple[str, ...]]:
@@ -278,7 +274,6 @@ def implied_labels(table: LabelTable, pairs: Iterable[tuple[str, str]]) -> tuple
 
 
 def _rows_by_class(table: LabelTable) -> list[NDArray[np.int64]]:
-    """Return the rows in which each class is present, ascending."""
     present = table.values == PRESENT
     columns = table.columns[present]
     order = np.argsort(columns, kind="stable")

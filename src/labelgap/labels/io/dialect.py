@@ -25,8 +25,7 @@ _SEP_LINE: Final = re.compile(r"sep=(.)[\r\n]*")  # what Excel writes, and reads
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SPREADSHEETS: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx (and .ods), .xls
 _SAMPLE_SIZE: Final = 1 << 16
-_MAX_TITLES: Final = 5
-"""Lines before the header that may be a title or a comment."""
+_MAX_TITLES: Final = 5  # lines before the header that may be a title or a comment
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,6 @@ def _python_codec(encoding: str) -> str:
 
 
 def _detect_encoding(path: Path) -> str:
-    """Detect the encoding of a file from all of its lines."""
     with _readable(path), path.open("rb") as file:
         start = file.read(_SAMPLE_SIZE)
         if start.startswith(_UTF_16):

@@ -193,19 +193,16 @@ def write_csv(table: LabelTable, path: Path, splits: Sequence[str] | None = None
 
 
 def _quoted(text: str) -> str:
-    """Return a name as a cell."""
     text = quote_formula(text)
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\r\n') else text
 
 
-CLASSES_KEY: Final = b"labelgap.classes"
-"""Where the metadata of a file have the names of all classes, in their order."""
+CLASSES_KEY: Final = b"labelgap.classes"  # where the metadata of a file have the names of all classes, in their order
 _BATCH_CELLS: Final = 1 << 20
 _ROWS_PER_BYTE: Final = 16
 """Rows that a byte of a file may stand for: the names of images differ, so they need more than that."""
 _UNPACKED_BYTES: Final = 1 << 30
-_UNPACKED_PER_BYTE: Final = 100
-"""Bytes that a file may unpack to: so many, and so many for each of its own."""
+_UNPACKED_PER_BYTE: Final = 100  # bytes that a file may unpack to: so many, and so many for each of its own
 _STATES = {"present": PRESENT, "absent": ABSENT}
 _NO_NAMES: Final = "it must hold lists of class names, each of them a string."
 
@@ -403,7 +400,6 @@ def stored_classes(metadata: Any, path: Path) -> list[str] | None:
 
 
 def _check_lists(kind: pa.DataType, where: str) -> None:
-    """Refuse a column that holds no lists of names."""
     if not _is_list(kind):
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         raise InputError(f"{where}: it must hold lists of class names, not {kind}.")
@@ -572,7 +568,6 @@ class RawTable:
 
 
 def _record(cells: Sequence[str], delimiter: str, quoting: Literal[0, 1]) -> str:
-    """Return the text of a row, without its end."""
     buffer = io.StringIO()
     csv.writer(buffer, delimiter=delimiter, quoting=quoting, lineterminator="").writerow(cells)
     return buffer.getvalue()

@@ -91,7 +91,6 @@ def choose_spellings(parser: CellParser, columns: Iterable[Mapping[str, int]]) -
 
 
 def _matching(known: str | None, opposite: Mapping[str, str], default: str) -> str:
-    """Return the opposite of a spelling, in the same case."""
     if known is None or known.lower() not in opposite:
         return default
     word = opposite[known.lower()]
@@ -135,7 +134,6 @@ class TagLists:
 
     @cached_property
     def _joint(self) -> str:
-        """The separator with the blanks that most cells have around it."""
         pattern = re.compile(rf"\s*{re.escape(self.separator)}\s*")
         joints = Counter(joint for text in self._texts for joint in pattern.findall(text))
         return next(iter(dict(joints.most_common(1))), self.separator)

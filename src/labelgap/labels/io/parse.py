@@ -53,8 +53,7 @@ LIST_SYNONYMS: Final = frozenset(
     {"categories", "category", "class", "classes", "keyword", "keywords", "label", "labels", "tag", "tags"}
 )
 """Other names of ``present``. One counts where its cells are no states, and those of no other column are."""
-SAMPLE_ROWS: Final = 1000
-"""Rows whose cells decide that."""
+SAMPLE_ROWS: Final = 1000  # rows whose cells decide that
 UNSURE_COLUMN: Final = "unsure"
 """Beside lists: classes that a prediction did not decide. They are unknown, so the column is ignored."""
 
@@ -205,7 +204,6 @@ def _holds_no_states(number: int, sample: Sequence[Sequence[Cell]]) -> bool:
 
 
 def _column(number: int, sample: Sequence[Sequence[Cell]]) -> list[Cell]:
-    """Return the cells of a column that are not blank."""
     return [row[number] for row in sample if number < len(row) and row[number]]
 
 
@@ -222,7 +220,6 @@ def _column_of_files(columns: Sequence[int], sample: Sequence[Sequence[Cell]]) -
 
 
 def _plain(name: str) -> str:
-    """Return the name of a column in lower case, without blanks and marks."""
     return re.sub(r"[\W_]+", "", name).lower()
 
 
@@ -249,7 +246,6 @@ def _header_problems(
     beside_lists: Sequence[int],
     special: Sequence[str],
 ) -> Iterable[str]:
-    """Yield the problems of the column names."""
     seen, refused = set[str](), {*beside_lists}
     for number in used:
         name, role = header[number], roles[number]
@@ -284,8 +280,7 @@ CheckImage = Callable[[str, int], str | None]  # of the name of an image and its
 
 _MIN_BAD_CELLS: Final = 10
 """From so many bad cells on, and more than half of a column, the column is reported instead of its cells."""
-_MIN_ALL_BAD: Final = 3
-"""From so many on, where no cell of the column is a state."""
+_MIN_ALL_BAD: Final = 3  # from so many on, where no cell of the column is a state
 _CELL_FORMAT: Final = "a cell is 1 (present), 0 (absent) or blank (unknown)"
 _MINUS_ONE: Final = "; -1 is absent in some files and unknown in others: write 0 or nothing"
 _MAX_NAME: Final = 4096

@@ -21,8 +21,7 @@ from labelgap.labels.io.layout import Cell, CellParser, ListLayout, WideLayout
 from labelgap.labels.io.parse import SAMPLE_ROWS, UNSURE_COLUMN, parse_header
 from labelgap.labels.io.table_file import ProblemList, TableOptions
 
-LabelChanges = Mapping[str, Mapping[str, int]]
-"""image → class → new code, of labels that change."""
+LabelChanges = Mapping[str, Mapping[str, int]]  # image → class → new code, of labels that change
 
 
 class NewImage(NamedTuple):
@@ -86,7 +85,6 @@ class _LabelEditor:
             self._prepare_wide(wide, added)
 
     def _prepare_wide(self, layout: WideLayout, added: Sequence[str]) -> None:
-        """Find the columns of every class, also of the added ones."""
         layout.set_sources(self.names, layout.columns)
         for name in added:
             if name in layout.sources:
@@ -96,7 +94,6 @@ class _LabelEditor:
             layout.sources[name] = [[column.name for column in self.columns].index(name)]
 
     def _prepare_lists(self, layout: ListLayout, present: int, added: Sequence[str]) -> None:
-        """Find out whether absent classes need a column."""
         if ABSENT not in layout.states.values() and self.options.unlisted == "unknown":
             self.absent_added = any(ABSENT in labels.values() for labels in self.changes.values())
         if self.absent_added:
@@ -130,7 +127,6 @@ class _LabelEditor:
         return cells
 
     def edit(self, number: int, cells: list[Cell]) -> list[Cell]:
-        """Return the cells of a row with the changes to its image."""
         new = self.columns[len(self.header) :]
         if cells == self.header:  # once more
             return [*cells, *(column.name for column in new)]

@@ -147,7 +147,6 @@ def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _measures(comparison: Comparison) -> list[str]:
-    """Return the further measures of which any method has a value."""
     return [name for name, key in _MEASURES.items() if any(row.mean_of(key) is not None for row in comparison.methods)]
 
 
@@ -242,7 +241,6 @@ def _draw_values(axis: Axes, rows: Mapping[float, MethodResult], name: str, lowe
 
 
 def _draw_gaps(axis: Axes, rows: Mapping[float, MethodResult], lowest: float) -> None:
-    """Draw the gap of every method to the best; the largest are left out."""
     shown = [
         (row.gap, place)
         for place, row in rows.items()

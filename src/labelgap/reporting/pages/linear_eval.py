@@ -18,7 +18,6 @@ _PAPERS_RULE: Final = "best on test: the paper's rule. It is chosen on the image
 
 
 def _result_table(evaluation: LinearEvaluation) -> ResultTable:
-    """Return the penalty that val chose, the one that is best on test, and some of the others."""
     results, chosen, best = evaluation.results, evaluation.chosen, evaluation.best_on_test
     step = _EVERY if len(results) > _MOST else 1
     shown = [each for number, each in enumerate(results) if number % step == 0 or each in (chosen, best)]

@@ -64,7 +64,6 @@ def _method_cell(cell: Cell | None, filled: Mapping[Cell, CellResult]) -> Method
 
 
 def _notes(reproduction: Reproduction, name: str) -> list[str]:
-    """Return what a reader of the numbers should know."""
     paper, filled = paper_tables()[name], reproduction.results(name)
     notes = [f"{len(filled)} of {len(paper.cells)} cells. {paper.paper}."]
     if paper.note:
@@ -89,7 +88,6 @@ def reproduction_table(reproduction: Reproduction, table: str) -> ResultTable:
 
 
 def _cells(cell: Cell, result: CellResult) -> tuple[str, ...]:
-    """Return the cells of a row; the last is what val chose: rates, and the options that the paper searched."""
     paper, difference = _method_cell(cell, {}).theirs or NO_VALUE, NO_VALUE
     if cell.published is not None:
         difference = f"{round(result.mean - cell.published.value, 2) + 0.0:+.2f}"

@@ -71,7 +71,6 @@ def run_page(run: Run, page: Page) -> Markup:
 
 
 def _learning_section(run: Run, page: Page) -> Markup:
-    """Return the learning curves, and every setting that was compared, the best first."""
     lines = (run.metrics.get("cross_validation") or run.metrics.get("search") or {}).get("compared", [])
     ranked = sorted(lines, key=lambda line: -(line["score"] or 0.0))
     splits = [run.metrics[split] for split in ("test", "val", "train") if run.metrics.get(split) is not None]

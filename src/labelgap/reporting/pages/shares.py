@@ -91,7 +91,6 @@ def label_budget_finding(methods: Mapping[str, LabelBudget]) -> str:
 
 
 def _result_table(found: ShareComparison) -> ResultTable:
-    """Return the mean of every method with every share."""
     columns = [f"{100 * share:g} %" for share in sorted({point.share for point in found.points})]
     rows = [
         ResultRow(name, [format_spread(100 * values, 1) for values in budget.value], apart=budget.extra_labels)

@@ -201,7 +201,6 @@ def study_page(study: Study, page: Page) -> Markup:
 
 
 def _finding(rows: Sequence[StudyRow]) -> str:
-    """Return what missing labels cost and what the best method recovers, where the study shows both."""
     measured = [(row, (row.shown.label, row.map)) for row in rows if row.map is not None]
     upper = [each for row, each in measured if row.member.extra_labels]
     lower = [each for row, each in measured if not row.member.extra_labels and row.run.config.method == "an"]
@@ -211,7 +210,6 @@ def _finding(rows: Sequence[StudyRow]) -> str:
 
 
 def _settings(runs: Mapping[str, Run]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Separate the settings that all runs share from those that differ."""
     each = [dict([*describe_data(run.config), *describe_settings(run.config)]) for run in runs.values()]
     names = dict.fromkeys(name for settings in each for name in settings if name not in ("method", "options"))
     values = {name: [settings.get(name, "not given") for settings in each] for name in names}

@@ -107,7 +107,6 @@ def sweep_rows(sweep: Sweep) -> list[ResultRow]:
 
 
 def _rows(sweep: Sweep, trials: Iterable[SweepTrial]) -> list[ResultRow]:
-    """Return a row for every trial, the highest score first."""
     rows = []
     for trial in sorted(trials, key=lambda trial: -(trial.score or 0.0)):
         values = (trial.values.get(parameter.name, NO_VALUE) for parameter in sweep.space)
@@ -187,7 +186,6 @@ def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> F
 
 
 def _write(axis: Axes, text: str, place: tuple[float, float], offset: float, **look: Any) -> None:
-    """Write a text beside a place, so many points from it, over the lines."""
     label = axis.annotate(text, place, (offset, 0), textcoords="offset points", va="center", parse_math=False, **look)
     label.set_bbox({"facecolor": style.BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
 

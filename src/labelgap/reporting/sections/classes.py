@@ -233,7 +233,6 @@ def classes_section(run: Run, table: ClassTable, page: Page) -> Markup:
 
 
 def _cells(table: ClassTable) -> dict[str, list[str]]:
-    """Return the cells of the columns that have a value, by heading."""
     found, count = table.columns(), "{:,.0f}".format
     if table.calibration is not None:
         found["calibration_error"] = zip(found["calibration_error"], sparklines(table.calibration), strict=True)

@@ -52,7 +52,6 @@ def learning_curves(
 def _curve(
     axis: Axes, values: NDArray[np.float64], title: str, chosen: int | None, first: int, label: str, top: bool
 ) -> None:
-    """Draw one curve with the chosen epoch marked on it, the mark's label where the curve is not."""
     axis.plot(np.arange(first, first + len(values)), values, color=style.BLUE, linewidth=2, solid_capstyle="round")
     axis.set_title(title, loc="left")
     style.set_epoch_axis(axis, first + len(values) - 1, first)

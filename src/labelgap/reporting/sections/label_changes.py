@@ -154,7 +154,6 @@ def _choose(changed: _Changed, truth: NDArray[np.int8], images: int) -> NDArray[
 
 
 def _row_of(split: Split, name: str) -> int:
-    """Return the row of an image; an unknown name is an error that names the nearest."""
     if name not in split.labels.images:
         raise UnknownNameError("training image", name, split.labels.images)
     return split.labels.images.index(name)
@@ -196,7 +195,6 @@ def label_change_figure(changes: LabelChanges, images: bool = True, *, width: fl
 
 
 def _draw(axis: Axes, changes: LabelChanges, group: NDArray[np.int64]) -> None:
-    """Draw the labels of one image."""
     epochs = len(changes.states)
     for line, place in enumerate(group.tolist()):
         axis.add_patch(Rectangle((0.55, line - 0.3), epochs - 0.1, 0.6, color=style.GRID_COLOR, linewidth=0))

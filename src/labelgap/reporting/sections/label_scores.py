@@ -56,8 +56,7 @@ class LabelScores:
     mean_probability: float  # of the labels that the epoch saw; NaN if none
 
 
-Methods = Mapping[str, Mapping[str, LabelScores]]
-"""By label of the run, what ``label_scores`` returns."""
+Methods = Mapping[str, Mapping[str, LabelScores]]  # by label of the run, what ``label_scores`` returns
 
 
 def label_scores(trace: Mapping[str, NDArray[Any]], epoch: int | None = None) -> dict[str, LabelScores]:

@@ -54,8 +54,7 @@ class LabelLosses:
     single: NDArray[np.float32]  # (E, S) their losses
 
 
-Losses = Mapping[str, LabelLosses]
-"""The losses of each kind of labels, as ``label_losses`` returns them."""
+Losses = Mapping[str, LabelLosses]  # the losses of each kind of labels, as ``label_losses`` returns them
 
 
 def label_losses(trace: Mapping[str, NDArray[Any]]) -> dict[str, LabelLosses]:

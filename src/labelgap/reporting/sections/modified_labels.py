@@ -123,12 +123,10 @@ def _rate(flags: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.flo
 
 
 def _accumulate(epochs: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-    """Return how many of the epochs are at most 1, 2, …, ``count``."""
     return np.searchsorted(np.sort(epochs), np.arange(1, count + 1), side="right")
 
 
 def _measures(methods: Mapping[str, ModifiedLabels]) -> list[str]:
-    """Return the measures that are determined for any method."""
     return [name for name in _TITLES if any(np.isfinite(getattr(values, name)).any() for values in methods.values())]
 
 

@@ -174,7 +174,6 @@ def probability_shares(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.f
 def _separability(
     columns: Iterable[tuple[NDArray[Any], NDArray[Any]]], classes: Sequence[str], images: int
 ) -> ClassSeparability:
-    """Measure every class, given its scores and labels."""
     shares = np.full((2, len(classes), BINS), np.nan)
     counts, auc = np.zeros((2, len(classes)), dtype=np.int64), np.full(len(classes), np.nan)
     for place, (values, codes) in enumerate(columns):
@@ -271,7 +270,6 @@ def separability_section(run: Run, measured: Mapping[str, ClassSeparability], pa
 
 
 def _columns(values: ClassSeparability) -> dict[str, Any]:
-    """Return the numbers of a panel of densities."""
     shares = {"present": values.present_shares.T, "absent": values.absent_shares.T}
     return {
         "class": values.classes,

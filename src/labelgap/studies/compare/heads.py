@@ -40,15 +40,12 @@ from labelgap.training.selection import Selection
 
 T = TypeVar("T")
 
-_VERSION: Final = 2
-"""Raised when the same plan gives other weights than before, or another file."""
+_VERSION: Final = 2  # raised when the same plan gives other weights than before, or another file
 _MEMORY_SHARE: Final = 0.25
 _MAX_GROUP: Final = 128
 _METADATA_KEY: Final = "labelgap"
-_MEASURED_IMAGES: Final = 500
-"""Images of a measured step of "newton"."""
-_CONVERGED: Final = 0.4
-"""The share of its epochs after which most heads of "newton" have converged."""
+_MEASURED_IMAGES: Final = 500  # images of a measured step of "newton"
+_CONVERGED: Final = 0.4  # the share of its epochs after which most heads of "newton" have converged
 
 
 class HeadTask(NamedTuple):
@@ -307,7 +304,6 @@ def damaged_heads(folder: Path) -> list[str]:
 
 
 def _read(path: Path, shape: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, _HeadMetadata]:
-    """Read the weights ``(K, D)``, the biases and the metadata of a head; any shape where it is None."""
     tensors, stored = read_tensors(path)
     with reading(path):
         metadata = validate(parse_json(stored[_METADATA_KEY]), _HeadMetadata, path)

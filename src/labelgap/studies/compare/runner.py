@@ -60,13 +60,11 @@ from labelgap.training.selection import choose_selection
 
 BASELINE_TRAINING: Final = {"optimizer": "newton", "standardize": True, "epochs": 30}
 """How logistic regression is trained: to convergence, as a test compares with scikit-learn."""
-BASELINE_C: Final = tuple(10.0**power for power in range(-4, 3))
-"""The C of logistic regression that are compared first."""
+BASELINE_C: Final = tuple(10.0**power for power in range(-4, 3))  # the C of logistic regression that are compared first
 BATCHES: Final = 4
 MAX_BATCH: Final = 64
 """Adam has so many batches in an epoch at least, and images in a batch at most: its time is in the number of steps."""
-FURTHER: Final = 1.5
-"""How long the settings around the best ones take, relative to the first ones."""
+FURTHER: Final = 1.5  # how long the settings around the best ones take, relative to the first ones
 
 Candidate = tuple[MethodPlan, RunConfig]
 
@@ -138,7 +136,6 @@ def _prepare(
     workers: int | None,
     reporter: Reporter,
 ) -> _Prepared:
-    """Resolve what is left open, and compute the features."""
     chosen = replace(chosen, backbone=chosen.backbone or default_linear_backbone(data))
     views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
     shown = views.observed().datasets[0]
@@ -169,7 +166,6 @@ def estimate_comparison(
 
 
 def _metadata(data: Dataset, settings: CompareSettings, setup: HeadTrainingSetup, folds: int) -> dict[str, Any]:
-    """Return what is needed to repeat a comparison."""
     hidden = settings.observe is not None
     return {
         "data": data.name,
@@ -271,7 +267,6 @@ def _estimate_seconds(prepared: _Prepared) -> float:
 
 
 def _describe(plans: Sequence[MethodPlan], seconds: float) -> str:
-    """Return what will be trained, and how long it takes."""
     methods = pluralize(len({plan.label for plan in plans if not plan.baseline}), "method")
     beside = f" and {BASELINE}" if any(plan.baseline for plan in plans) else ""
     settings = pluralize(sum(len(plan.candidates) for plan in plans), "setting")

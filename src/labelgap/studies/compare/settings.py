@@ -22,8 +22,7 @@ from labelgap.studies.compare.results import SkippedMethod
 from labelgap.training.plan import TrainingRequest
 from labelgap.training.presets import LINEAR_DEFAULTS
 
-SYNONYMS: Final = {"ls": "an-ls"}
-"""Second names of methods, which "all" leaves out."""
+SYNONYMS: Final = {"ls": "an-ls"}  # second names of methods, which "all" leaves out
 SHORT: Final = ("an", "an-ls", "wan", "iu", "em", "gr", "role", "epr", "ll-r")
 """The methods of "short": each is ahead somewhere (docs/results), or is what others are measured against."""
 COMPLETE_SHORT: Final = ("bce", "bce-ls", "asl", "two-way")
@@ -36,8 +35,7 @@ CONTRAST: Final = frozenset({"two-way", "two-way-sample", "two-way-class"})
 GRIDS: Final = ("auto", "small", "full")
 GRID_SETTINGS: Final = {"lr": "learning_rates", "batch_size": "batch_sizes", "weight_decay": "weight_decays"}
 """Settings of training that can vary, and the settings of a comparison that hold their values."""
-Variation = Mapping[str, Sequence[Any]]
-"""``NAME`` of an option or setting, or ``METHOD.NAME``, → its values."""
+Variation = Mapping[str, Sequence[Any]]  # ``NAME`` of an option or setting, or ``METHOD.NAME``, → its values
 
 _Values = dict[str, tuple[float, ...]]
 _LEARNING_RATES: Final = {"small": (1e-3, 1e-4), "full": (1e-2, 1e-3, 1e-4, 1e-5)}
@@ -241,7 +239,6 @@ def method_variants(method: str, vary: Variation) -> list[dict[str, Any]]:
 
 
 def _check_variation(names: Sequence[str], vary: Variation, options: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise an error for a name that no method has, and for values that cannot be."""
     for key, values in vary.items():
         owner, _, name = key.rpartition(".")
         if owner and owner not in names:

@@ -50,8 +50,7 @@ from labelgap.training.selection import Selection, measurable_labels
 DIVERGED: Final = "training has diverged in a fold: give a lower --lr, or a higher --weight-decay"
 MAX_RESAMPLES: Final = 100
 MIN_RESAMPLES: Final = 40
-_MAX_ENTRIES: Final = 3e9
-"""Number of entries over all resamples above which fewer resamples are drawn."""
+_MAX_ENTRIES: Final = 3e9  # number of entries over all resamples above which fewer resamples are drawn
 _SETTING: Final = ("options", "lr", "batch_size", "weight_decay", "optimizer", "standardize")
 """Of a configuration: what a result tells."""
 _REMEDY: Final = "for a true estimate label a few hundred random images in full"
@@ -186,7 +185,6 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
 def _evaluate_method(
     plan: MethodPlan, trained: MethodHeads, best: int, features: Mapping[str, Tensor], evaluator: MetricEvaluator
 ) -> tuple[MethodResult, list[Logits]]:
-    """Return the result of a method, and the logits of its selected heads on every split."""
     seeds, logits = list[SeedResult](), list[Logits]()
     for seed, (head, data) in enumerate(zip(trained.grid[best], plan.view.datasets, strict=True)):
         weight, bias = (values.to(features["train"].device) for values in head.weights())

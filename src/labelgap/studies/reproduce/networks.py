@@ -172,7 +172,6 @@ def _select(runs: Sequence[Run | LabelGapError]) -> int | None:
 
 
 def _describe_running(runs: Iterable[NetworkRun]) -> str:
-    """Return how many epochs of each run have ended; none where they cannot be read, which its own process reports."""
     ended = list[str]()
     for run in runs:
         count = 0

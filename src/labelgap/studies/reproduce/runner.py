@@ -223,7 +223,6 @@ class _Trained:
 
 
 def _train(plan: Plan, execution: Mapping[str, Any], failed: dict[str, str]) -> Iterator[list[CellResult]]:
-    """Train everything, and yield the results of each training; ``failed`` gets the cells of those that fail."""
     device = choose_device(execution["device"]).type
     for trainings, train in _trainings(plan, execution):
         try:
@@ -261,7 +260,6 @@ def _trainings(
 
 
 def _train_heads(plan: Plan, group: Sequence[Training], execution: Mapping[str, Any]) -> list[_Trained]:
-    """Train linear heads that can be compared together."""
     comparison, trained = compare(**_comparison(plan, group), **execution), list[_Trained]()
     if comparison.skipped:
         raise RunError(f"{comparison.skipped[0].method}: {comparison.skipped[0].reason}")
@@ -276,7 +274,6 @@ def _train_heads(plan: Plan, group: Sequence[Training], execution: Mapping[str, 
 
 
 def _evaluate_features(plan: Plan, training: Training, execution: Mapping[str, Any]) -> list[_Trained]:
-    """Fit a linear classifier with each of the paper's penalties on the features of a data set, or of a network."""
     settings, data, name = plan.reproduction.settings, plan.data(training), training.data
     network: dict[str, Any] = {"backbone": settings.backbone, "weights": settings.weights, "size": settings.size}
     if training.protocol == tables.TRANSFER:
@@ -340,7 +337,6 @@ def _comparison(plan: Plan, group: Sequence[Training]) -> dict[str, Any]:
 
 
 def _measure_head(seed: SeedResult, metric: str) -> float | None:
-    """Return a metric of one seed, from 0 to 1 except for epochs; None where it is not known."""
     values = {"epoch": float(seed.epoch), "train_map": seed.train_map, "val_map": seed.score}
     return values[metric] if metric in values else (seed.test or {}).get(metric)
 

@@ -32,16 +32,13 @@ from labelgap.studies.compare.settings import (
     label_view_for,
 )
 
-LABEL_SEED: Final = 1200
-"""Of the papers' draw of one positive label per image."""
-SPML: Final = "spml"
-"""The reader of the single-positive papers' arrays: Cole's NUS-WIDE exists only so."""
+LABEL_SEED: Final = 1200  # of the papers' draw of one positive label per image
+SPML: Final = "spml"  # the reader of the single-positive papers' arrays: Cole's NUS-WIDE exists only so
 TRANSFER: Final = "transfer"
 """The protocol of rows whose features are computed by a network that was trained with the loss of the row."""
 EVALUATIONS: Final = ("linear-eval", TRANSFER)
 """The protocols that fit linear classifiers with each of the paper's penalties."""
-_MAX_CACHED: Final = 64
-"""Draws of labels and digests of data that are kept: the cells of a table share them."""
+_MAX_CACHED: Final = 64  # draws of labels and digests of data that are kept: the cells of a table share them
 
 Labels = Literal["single-positive", "all", "as-given"]
 
@@ -288,7 +285,6 @@ def open_sources(given: Sequence[str], table: PaperTable) -> dict[str, DataSourc
 
 
 def _open_images(name: str, path: Path, options: Mapping[str, str]) -> Dataset:
-    """Open a folder as the data set of that name, or as the papers' arrays; other files by what they are."""
     if name not in dataset_names() or describe_dataset(SPML).recognizes(path):
         return load(path)
     return load(name, path, **options) if path.is_dir() or describe_dataset(name).recognizes(path) else load(path)

@@ -17,8 +17,7 @@ from labelgap.training.run_folder import is_run_folder
 
 FILE: Final = "sweep.json"
 TABLE: Final = "trials.csv"
-DATABASE: Final = "sweep.sqlite"
-"""The storage of the trials in the folder of a sweep, where none is given."""
+DATABASE: Final = "sweep.sqlite"  # the storage of the trials in the folder of a sweep, where none is given
 FILES: Final = (FILE, TABLE)
 AUTO_FOLDER: Final = "auto"
 BEST_FOLDER: Final = "best"

@@ -59,18 +59,12 @@ if TYPE_CHECKING:
 
     from labelgap.studies.sweep.trial_queue import TrialQueue
 
-HEADS: Final = 8
-"""Linear heads that are trained at once; the next ones are chosen by their scores."""
-TRIALS_FOLDER: Final = "trials"
-"""Where networks are trained, each in a folder of its own until it has ended."""
-FEW_TRIALS: Final = 8
-"""With fewer complete trials the importance of a setting is not estimated."""
-_WAIT: Final = 86400.0
-"""Seconds to wait for another process that trains the best settings in the same folder."""
-_NOT_OF_NEWTON: Final = {"lr", "batch_size"}
-"""Settings that say nothing beside those of another optimizer."""
-_OF_FEATURES: Final = ("size", "average_flips")
-"""Settings of the linear protocol that change the features."""
+HEADS: Final = 8  # linear heads that are trained at once; the next ones are chosen by their scores
+TRIALS_FOLDER: Final = "trials"  # where networks are trained, each in a folder of its own until it has ended
+FEW_TRIALS: Final = 8  # with fewer complete trials the importance of a setting is not estimated
+_WAIT: Final = 86400.0  # seconds to wait for another process that trains the best settings in the same folder
+_NOT_OF_NEWTON: Final = {"lr", "batch_size"}  # settings that say nothing beside those of another optimizer
+_OF_FEATURES: Final = ("size", "average_flips")  # settings of the linear protocol that change the features
 _NOT_COMPARED: Final = ("why", "trace", "precision", "data")
 """Settings in which an earlier run of the best trial may differ."""
 
@@ -145,7 +139,6 @@ def check_optuna() -> None:
 
 
 def _check_folder(folder: Path, plan: SweepPlan) -> None:
-    """Refuse a folder that holds something else, or a sweep of something else."""
     check_contents(folder, "a sweep", ("sweep.*", TRIALS_FOLDER, AUTO_FOLDER, BEST_FOLDER))
     if not Sweep.is_in(folder):
         return
@@ -161,7 +154,6 @@ def _check_folder(folder: Path, plan: SweepPlan) -> None:
 def _run_trials(
     data: Dataset, plan: SweepPlan, trials: int, url: str | None, folder: Path, execution: _Execution
 ) -> Sweep:
-    """Train the trials that the storage does not have yet, and return all of them."""
     from labelgap.studies.sweep.trial_queue import TrialQueue, hide_password, open_storage, quiet_optuna
 
     if url is None:
@@ -190,7 +182,6 @@ def _run_trials(
 
 
 def _open_study(storage: RDBStorage, plan: SweepPlan, part: str = "") -> Study:
-    """Open the study of a plan in a storage, or create it; that of ``auto`` is another part."""
     import optuna
 
     study = optuna.create_study(
@@ -243,7 +234,6 @@ def _train(
 
 
 def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter) -> None:
-    """Store the end of a trial, and log it where there is no bar, or where it is the best so far."""
     before = max((each.score or 0.0 for each in queue.results() if each.state == "complete"), default=-1.0)
     queue.tell(trial, ended)
     best = ended.state == "complete" and (ended.score or 0.0) > before
@@ -253,7 +243,6 @@ def _tell(queue: TrialQueue, trial: Trial, ended: SweepTrial, reporter: Reporter
 
 
 def _line(ended: SweepTrial) -> str:
-    """Return what became of a trial."""
     state = "" if ended.state == "complete" else f" {ended.state}"
     score = "" if ended.score is None else f" score {100 * ended.score:.2f}"
     values = f" ({format_values(ended.values)})" if ended.values else ""

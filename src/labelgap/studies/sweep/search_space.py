@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 Value = bool | int | float | str
 Search = Mapping[str, str | Sequence[Value]]
 
-COLE_RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)
-"""Cole et al. (CVPR 2021): for every method whose paper states no other."""
+COLE_RATES: Final = (1e-2, 1e-3, 1e-4, 1e-5)  # Cole et al. (CVPR 2021): for every method whose paper states no other
 COLE_BATCHES: Final = (8, 16)
 _WEAKEST: Final = 5e-4
 _DECADES: Final = 1e4
@@ -104,7 +103,6 @@ class Parameter:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def __str__(self) -> str:
-        """Return it as ``--search`` takes it."""
         text = ",".join(map(str, self.choices)) or f"{self.low}..{self.high}{':log' if self.log else ''}"
         return f"{self.name}={text}"
 
@@ -316,7 +314,6 @@ def _default_space(
 
 
 def _fixed(request: TrainingRequest) -> dict[str, Any]:
-    """Return the settings and options that the user gave."""
     return {**request.given_settings(), **request.options}
 
 

@@ -43,12 +43,9 @@ from labelgap.studies.sweep.search_space import Parameter, Value
 INTERVAL: Final = 30
 GRACE: Final = 150
 """Seconds after the last heartbeat of a process on another machine from which its trials are run again."""
-RESULT: Final = "labelgap"
-"""Attribute of an ended trial: what ``SweepTrial`` has beside its number."""
-WORKER: Final = "worker"
-"""Attribute of a claimed trial: the process that trains it."""
-DROPPED: Final = "dropped"
-"""Attribute of a trial that was asked for and not trained."""
+RESULT: Final = "labelgap"  # attribute of an ended trial: what ``SweepTrial`` has beside its number
+WORKER: Final = "worker"  # attribute of a claimed trial: the process that trains it
+DROPPED: Final = "dropped"  # attribute of a trial that was asked for and not trained
 _DRIVERS: Final = {"postgresql": "psycopg", "mysql": "pymysql"}
 """Database → the driver that is used where the URL names none."""
 _PACKAGES: Final = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
@@ -140,7 +137,6 @@ def _own_schema() -> list[tuple[object, ...]]:
 
 
 def _connect(address: URL, shown: str) -> RDBStorage:
-    """Connect to a database; where another process creates its tables at this moment, after that."""
     url, arguments = address.render_as_string(hide_password=False), _TIMEOUTS.get(address.get_backend_name(), {})
     engine = {"connect_args": arguments, "pool_pre_ping": True}
     for attempt in itertools.count(1):
@@ -158,7 +154,6 @@ def _connect(address: URL, shown: str) -> RDBStorage:
 
 
 def _reason(error: BaseException, address: URL) -> str:
-    """Return the first line of what the driver says, without the password."""
     while error.__cause__ is not None and not getattr(error, "orig", None):
         error = error.__cause__
     text = str(getattr(error, "orig", None) or error).strip()
