@@ -30,7 +30,6 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
 from labelgap.audit.candidates import CandidateList
@@ -153,6 +152,8 @@ def fit_decisions(
         for number, part in enumerate(parts):
             by_head[number] += WEIGHT_SPREAD * (single[part] @ inputs[part])
         return cost, gradient
+
+    from scipy.optimize import minimize  # it takes a quarter of a second
 
     options, start = {"maxiter": MAX_ITERATIONS, "ftol": 1e-7}, np.zeros(2 + count * (1 + inputs.shape[1]))
     found = minimize(problem, start, jac=True, method="L-BFGS-B", options=options).x

@@ -40,7 +40,6 @@ def evaluate(
     from labelgap.core.distributed import is_distributed, is_main_process
     from labelgap.data.identity import DataIdentity
     from labelgap.review import is_review_folder, open_review_folder
-    from labelgap.review.apply import decided_images
     from labelgap.training.loop.processes import check_same
     from labelgap.training.rerun import data_review_commands, run_review_commands
     from labelgap.training.settings import check_sizes
@@ -50,7 +49,12 @@ def evaluate(
         reviewed = is_review_folder(Path(data))
         if reviewed and (data_arguments(data_options) or split is not None):
             raise InputError(f"{data} is a review, which names its own images: leave out --split and options of DATA.")
-        opened = decided_images(open_review_folder(data)) if reviewed else open_dataset(data, data_options)
+        if reviewed:
+            from labelgap.review.apply import decided_images
+
+            opened = decided_images(open_review_folder(data))
+        else:
+            opened = open_dataset(data, data_options)
     chosen = split or ("test" if opened.test is not None and not reviewed else "all")
     check_same({"data": DataIdentity.of(opened).digest()} if is_distributed() else {})
     resamples = resamples if is_main_process() else 0

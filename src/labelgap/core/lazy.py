@@ -10,7 +10,8 @@ from typing import Any
 
 
 def lazy_names(package: str, *modules: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that finds the names of its ``__all__`` in modules below it, in turn."""
+    """Return the ``__getattr__`` of a package that finds the names of its ``__all__`` in modules below it, in turn:
+    those that take long to import come last."""
     own = vars(sys.modules[package])
     own["__dir__"] = lambda: sorted({*own, *own["__all__"]})
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
+from labelgap.core.stored import column_values
 from labelgap.core.text import pluralize
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FeatureVectors, ImageSource, StoredImages
@@ -84,7 +85,7 @@ class DataIdentity:
     def from_table(cls, table: pa.Table) -> DataIdentity:
         """Return what ``to_table`` made a table of."""
         images, splits = (tuple(table[name].to_pylist()) for name in ("image", "split"))
-        labels, content = (table[name].to_numpy() for name in ("labels", "content"))
+        labels, content = (column_values(table[name]) for name in ("labels", "content"))
         digests = table["digest"].to_pylist() if "digest" in table.schema.names else [None] * len(images)
         return cls(images, splits, labels, content, tuple(digests), _CHANGED in (table.schema.metadata or {}))
 

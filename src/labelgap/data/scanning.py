@@ -40,7 +40,7 @@ _COSINES[0] /= np.sqrt(2)
 """The lowest rows of the cosine transform, orthonormal."""
 _DECODE_SIZE: Final = 64
 _MIN_DETAIL: Final = 2.0
-_MIN_CACHED_SECONDS: Final = 1.0
+_MIN_CACHED_SECONDS: Final = 0.1
 _VERSION: Final = 6
 _MAX_CACHED: Final = 1_000_000  # images of one folder whose scan is kept: 25 bytes each
 RECORD: Final = np.dtype([("key", "<u8"), ("bits", "<u8"), ("textured", "u1"), ("color", "<f4", 2)])

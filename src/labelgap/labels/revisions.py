@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from labelgap.core.errors import InputError
 from labelgap.core.files import atomic_path
-from labelgap.core.stored import read_table, reading
+from labelgap.core.stored import column_values, read_table, reading
 from labelgap.core.text import quote_formulas, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.sparse import NamedTable, as_indices
@@ -191,12 +191,13 @@ class Revisions(Sequence[Revision]):
         hard = self._table.filter(self._table["target"].is_null())
         if sources is not None:
             hard = hard.filter(pc.is_in(hard["source"], _source_array(sources)))
-        by_person = pc.is_in(hard["source"], _source_array(HUMAN_SOURCES)).to_numpy()
+        by_person = column_values(pc.is_in(hard["source"], _source_array(HUMAN_SOURCES)))
         row, column = self._of(hard).indices(table)
         order = np.argsort(by_person, kind="stable")[::-1]
         places, chosen = np.unique((row * len(table.classes) + column)[order], return_index=True)
         rows, columns = np.divmod(places, max(len(table.classes), 1))
-        return ResolvedRevisions(rows, columns, hard["value"].to_numpy()[order][chosen], by_person[order][chosen])
+        values = column_values(hard["value"])
+        return ResolvedRevisions(rows, columns, values[order][chosen], by_person[order][chosen])
 
     def until(self, epoch: int) -> Revisions:
         """Return the revisions that models made up to and including ``epoch``."""
@@ -220,8 +221,7 @@ def _numbers(column: pa.ChunkedArray, kind: str, names: Sequence[str]) -> NDArra
     if numbers.null_count:
         name = column.filter(numbers.is_null())[0].as_py()
         raise InputError(f"a revision names the {kind} {name!r}, which is not in the table.")
-    result: NDArray[np.int64] = numbers.to_numpy().astype(np.int64)
-    return result
+    return column_values(numbers).astype(np.int64)
 
 
 def _source_array(sources: Iterable[str]) -> pa.Array:
@@ -234,8 +234,8 @@ def _checked(table: pa.Table) -> pa.Table:
     for name in ("image", "class", "value", "source"):
         if table[name].null_count:
             raise InputError(f"these are not revisions: the column {name!r} has an empty cell.")
-    values, targets = as_codes(table["value"].to_numpy(), what="the value of a revision"), table["target"].to_numpy()
-    soft = table["target"].is_valid().to_numpy()
+    values = as_codes(column_values(table["value"]), what="the value of a revision")
+    targets, soft = column_values(table["target"], np.nan), column_values(table["target"].is_valid())
     outside = soft & ~((targets >= 0) & (targets <= 1))
     if outside.any():
         raise InputError(f"a soft target of {targets[outside][0]}: it must lie between 0 and 1.")

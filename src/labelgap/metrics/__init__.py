@@ -41,4 +41,4 @@ __all__ = [
     "revision_quality",
 ]
 
-__getattr__ = lazy_names(__name__, "classification", "label_model", "modular", "revisions", "thresholds")
+__getattr__ = lazy_names(__name__, "thresholds", "classification", "revisions", "label_model", "modular")

@@ -39,7 +39,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from scipy.special import expit, logit, stdtrit
 
 from labelgap.labels import LabelTable
@@ -201,6 +200,8 @@ def logistic_line(
     start = np.array([*(max(slope or 0.0, 0.0) for slope in min_slopes), np.log((positives + 1) / (negatives + 1))])
     bounds = [*((slope, None) for slope in min_slopes), (None, None)]
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
+    from scipy.optimize import minimize  # it takes a quarter of a second
+
     line: Array = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
     slopes = line[:-1] * scale
     return slopes, float(line[-1] - slopes @ mean)
@@ -374,6 +375,8 @@ class _Problem:
 
     def minimize(self) -> Array:
         """Return parameters at a minimum: L-BFGS, whose short steps stay at the prior's side, then Newton's method."""
+        from scipy.optimize import minimize
+
         options = {"maxiter": _FIRST_ITERATIONS}
         values = np.asarray(minimize(self, self.start, jac=True, method="L-BFGS-B", options=options).x)
         cost, gradient = self(values)

@@ -81,5 +81,5 @@ __all__ = [
     "register_backbone",
 ]
 
-_MODULES = "backbone batch_norm efficientnet_lite heads open_clip small_cnn timm"
+_MODULES = "backbone heads batch_norm small_cnn efficientnet_lite timm open_clip"
 __getattr__ = lazy_names(__name__, *_MODULES.split())

@@ -114,7 +114,7 @@ _SECTIONS = (
 )
 __getattr__ = lazy_names(
     __name__,
-    *("descriptions", "gradients", "report"),
+    *("descriptions", "report", "gradients"),
     *(f"pages.{name}" for name in _PAGES),
     *(f"sections.{name}" for name in _SECTIONS),
 )

@@ -35,4 +35,4 @@ __all__ = [
     "open_review_folder",
 ]
 
-__getattr__ = lazy_names(__name__, "estimates", "external_tools", "folder", "session", "store")
+__getattr__ = lazy_names(__name__, "folder", "store", "session", "estimates", "external_tools")

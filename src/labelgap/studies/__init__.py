@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Study", "StudyMember", "open_study", "run_demo"]
 
-__getattr__ = lazy_names(__name__, "demo", "study")
+__getattr__ = lazy_names(__name__, "study", "demo")

@@ -25,7 +25,7 @@ from pyarrow import csv as arrow_csv
 from labelgap.core.errors import InputError, LabelGapError, UnknownNameError, describe_missing_path
 from labelgap.core.files import atomic_path
 from labelgap.core.findings import Finding, Note
-from labelgap.core.stored import READ_ERRORS, parse_json
+from labelgap.core.stored import READ_ERRORS, column_values, parse_json
 from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import apply_class_options
@@ -254,12 +254,6 @@ def list_entries(table: pa.Table) -> dict[str, ListEntries]:
     return {name: _entries(table[name]) for name in _STATES if name in table.column_names}
 
 
-def _filled(column: pa.Array, missing: int) -> NDArray[np.int64]:
-    """Return whole numbers; where none is missing without what makes pyarrow import pandas."""
-    filled = column if not column.null_count else pc.fill_null(column, missing)
-    return np.asarray(np.from_dlpack(filled), dtype=np.int64)
-
-
 def _entries(column: pa.ChunkedArray) -> ListEntries:
     number: defaultdict[str, int] = defaultdict(count().__next__)
     parts, first = [(np.empty(0, np.int64), np.empty(0, np.int64))], 0
@@ -267,13 +261,13 @@ def _entries(column: pa.ChunkedArray) -> ListEntries:
         entries = chunk.flatten()
         if not pa.types.is_dictionary(entries.type):
             entries = pc.cast(entries, pa.large_string()).dictionary_encode()
-        indices = _filled(pc.cast(entries.indices, pa.int64()), -1)
+        indices = column_values(pc.cast(entries.indices, pa.int64()), -1)
         used = np.zeros(len(entries.dictionary) + 1, dtype=np.bool_)
         used[indices] = True
         words = zip(used.tolist(), entries.dictionary.to_pylist(), strict=False)
         numbers = np.array([number[word] if seen and word is not None else -1 for seen, word in words] + [-1])
-        rows = np.arange(first, first + len(chunk))
-        parts.append((np.repeat(rows, _filled(pc.cast(pc.list_value_length(chunk), pa.int64()), 0)), numbers[indices]))
+        lengths = column_values(pc.cast(pc.list_value_length(chunk), pa.int64()), 0)
+        parts.append((np.repeat(np.arange(first, first + len(chunk)), lengths), numbers[indices]))
         first += len(chunk)
     rows, numbers = map(np.concatenate, zip(*parts, strict=True))
     return ListEntries(rows, numbers, [*number])
