@@ -6,6 +6,7 @@ labels with its name, and how much it is worth is asked of the known labels (``P
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,14 @@ class Prior:
     image: NDArray[np.int64]
     column: NDArray[np.int64]
     probability: NDArray[np.float32]
+
+    def digest(self) -> str:
+        """Return a digest of everything that is said, by which a run to resume recognizes it."""
+        names = "\0".join([*self.sources, "", *self.images, "", *self.classes])
+        digest = hashlib.sha256(names.encode("utf-8", "surrogatepass"))
+        for part in (self.source, self.image, self.column, self.probability):
+            digest.update(part.tobytes())
+        return digest.hexdigest()
 
     def of_table(self, source: str, table: LabelTable) -> NDArray[np.float32]:
         """Return what a source says of the images of a table, ``(N, K)``; NaN where it says nothing."""

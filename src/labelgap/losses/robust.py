@@ -256,6 +256,7 @@ class GeneralizedPriorRobustLoss(PerImageState, GeneralizedRobustLoss):
     """
 
     batch_dependent = True
+    takes_soft = True
     teacher: Tensor
     trust: Tensor
 

@@ -16,7 +16,7 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
-from labelgap.core.errors import RunError
+from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import make_folder, remove_file
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.tensors import read_tensors, write_tensors
@@ -52,9 +52,10 @@ from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import EpochCallback, Trainer, TrainingContext, should_stop
 from labelgap.training.network import copy_backbone, initial_network
 from labelgap.training.plan import TrainingPlan, TrainingRequest, plan_training, prepare_data
+from labelgap.training.prior import CalibratedPrior, lay_prior
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
-from labelgap.training.run_files import HANDOFF_FILE, LINEAR_FOLDER
+from labelgap.training.run_files import HANDOFF_FILE, LINEAR_FOLDER, PRIOR_FILE
 from labelgap.training.run_folder import (
     check_config,
     check_data,
@@ -167,6 +168,11 @@ def _plan_run(
         identity, changes = check_data(started.path, data, identity, accept_changes=accept_changes, reporter=reporter)
         request = request.as_started(started.config) if changes else request
     plan = plan_training(data, request, device, stored)
+    if data.prior is not None and request.method != "auto" and not plan.loss.takes_soft:
+        raise InputError(
+            f"{plan.config.method} takes no labels of a prior: methods whose cost is a mixture do (an, em, role …) "
+            "and gpr. Name one of these, or leave --prior out."
+        )
     if changes and plan.config.folds:
         raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
     if changes.rows and "index" in plan.loss.needs:
@@ -220,8 +226,11 @@ def run_training(
     with log_epochs(log, folder, reporter.log, on_epoch, resume=resume) as on_epoch:
         shared = (plan.selection, network, plan.device, workers, reporter, identity.changed, on_epoch)
         context = TrainingContext(folder, data, config, *shared)
+        features = linear_features(context) if config.protocol == "linear" or data.prior is not None else {}
+        if data.prior is not None:
+            context = _lay_prior(context, plan, features)
+            plan = replace(plan, data=context.data)
         if config.protocol == "linear":
-            features = linear_features(context)
             with fail_together(), single_process():
                 if is_main_process():
                     _train_head(context, plan, features, found)
@@ -242,6 +251,23 @@ def _resumed_search(plan: TrainingPlan, started: Run) -> Search | None:
     chosen = config if search is None else config.model_copy(update=dict(search.settings))
     check_config(started.path, started.config, chosen, config)
     return search
+
+
+def _lay_prior(context: TrainingContext, plan: TrainingPlan, features: dict[str, Tensor]) -> TrainingContext:
+    """Calibrate the prior of the data in one process, or read what a run to resume has made of it."""
+    data, folder = context.data, context.folder
+    assert data.prior is not None
+    digest, labels = data.prior.digest(), data.train.labels
+    with fail_together(), single_process():
+        if is_main_process() and not (folder / PRIOR_FILE).exists():
+            optional = plan.search.methods != () if plan.search is not None else context.config.why is not None
+            lay_prior(data, context.config, features, context.device, optional=optional).save(folder, digest)
+    barrier()
+    found = CalibratedPrior.load(folder, digest, labels)
+    assert found is not None
+    context.reporter.log(str(found))
+    train = replace(data.train, labels=labels.with_soft(found.soft))
+    return replace(context, data=replace(data, train=train), prior=found.record)
 
 
 def _train_head(
@@ -307,8 +333,9 @@ def _train_network(
     config, network, data = context.config, context.network, context.data
     if context.device.type == "cuda":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if handoff is not None:
+    if handoff is not None or data.train.labels.soft is not None:
         loss_fn.to(context.device).prepare(data.train.labels, epochs=config.epochs, seed=config.seed)
+    if handoff is not None:
         loss_fn.load_handoff_state(handoff)
     how = (network.backbone, context.device, config.flip, config.seed, context.workers, config.transform)
     inputs: dict[str, Inputs] = {split.name: ImageInputs(split.images, *how).in_memory() for split in data.splits}
@@ -382,6 +409,7 @@ def _write_results(
         "calibration": calibration,
         "thresholds": {"values": cuts.values.tolist(), "marks": list(cuts.marks)},
         "class_groups": groups,
+        "prior": None if context.prior is None else context.prior.model_dump(),
     }
     for split in measured:
         summary[split.name] = evaluate_scores(logits[split.name], split.evaluation_labels, cuts, groups=groups)

@@ -140,6 +140,38 @@ class _Search(_Stored):
     folds: Count | None = None  # of a cross-validation
 
 
+class SourceRecord(_Stored):
+    """What a source of a prior is worth, as it was calibrated."""
+
+    source: Text
+    labels: Count  # of train, of which it says something
+    called: Count  # those of them that it calls present
+    right: Share | None  # the share of these that is present, as far as known labels and a model tell
+    added: Count  # unknown labels that are more likely present than not by it, and not without it
+    slopes: list[Positive | Literal[0]]  # of each class, log-odds per standard deviation; 0 where it says nothing
+    curve: list[tuple[Count, Share | None, Share | None]]  # in ten bins: labels, the mean of what it says, the share
+
+    @property
+    def counts(self) -> int:
+        """The number of classes of which it says something."""
+        return sum(slope > 0 for slope in self.slopes)
+
+    @property
+    def mean_slope(self) -> float:
+        """The log-odds that a standard deviation of it adds, in the mean over classes."""
+        return sum(self.slopes) / max(len(self.slopes), 1)
+
+
+class PriorRecord(_Stored):
+    """What a training made of a prior, and how a linear head ranks known labels with it and without it."""
+
+    used: bool
+    score: Share | None = None
+    score_without: Share | None = None
+    judge: Literal["train", "val"] = "train"
+    sources: list[SourceRecord]
+
+
 class _RunSummary(_Stored):
     """The last line of a finished run."""
 
@@ -160,6 +192,7 @@ class _RunSummary(_Stored):
     revisions: _RevisionQuality | None = None
     cross_validation: _Search | None = None
     search: _Search | None = None
+    prior: PriorRecord | None = None
 
 
 def write_history(folder: Path, history: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None) -> None:

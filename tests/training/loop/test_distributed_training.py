@@ -39,7 +39,7 @@ def changes(run: lg.Run) -> list[tuple[Any, ...]]:
     return [(revision.image, revision.class_name, revision.value, revision.epoch) for revision in run.revisions]
 
 
-@pytest.mark.parametrize("name", [*METHODS, "sync", "frozen"])
+@pytest.mark.parametrize("name", [*METHODS, "sync", "frozen", "prior"])
 def test_losses_weights_and_revisions_after_22_steps_are_those_of_one_process(both: Path, name: str) -> None:
     one, two = lg.open_run(both / "one" / name), lg.open_run(both / "two" / name)
     mine, theirs = weights(one.path), weights(two.path)
@@ -51,6 +51,11 @@ def test_losses_weights_and_revisions_after_22_steps_are_those_of_one_process(bo
     assert np.allclose(one.trace["loss"], two.trace["loss"], atol=1e-6)
     assert changes(one) == changes(two)
     assert bool(changes(one)) == (name in ("ll-cp", "em-apl"))
+
+
+def test_two_processes_make_the_same_of_a_prior(both: Path) -> None:
+    one, two = (lg.open_run(both / name / "prior").metrics["prior"] for name in ("one", "two"))
+    assert one["used"] and one["sources"][0]["slopes"] == pytest.approx(two["sources"][0]["slopes"], abs=1e-4)
 
 
 def test_batch_norm_has_the_statistics_that_were_asked_for(both: Path) -> None:

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from tests.audit.small_runs import write
+from tests.training.some_prior import teach, with_prior
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -95,6 +96,8 @@ def train_networks(out: Path) -> None:
         lg.fit(data, method, options, SmallNetwork(), out=out / method, **settings)
     for norm in NORMS:
         lg.fit(data, "an", {}, SmallNetwork(nn.BatchNorm2d), out=out / norm, batchnorm=norm, **settings)  # type: ignore[arg-type]
+    seen = with_prior(data, teacher=teach(data, noise=0.3))
+    lg.fit(seen, "gpr", {}, SmallNetwork(), out=out / "prior", **settings)
     lg.fit(data, Breaks(), {}, SmallNetwork(), out=out / "breaks", **{**settings, "epochs": 3, "batch_size": 20})
     linear: dict[str, Any] = {"epochs": 1, "linear_epochs": 2, "select": "auto", "protocol": "linear-init"}
     lg.fit(data, "role", METHODS["role"], SmallNetwork(), out=out / "linear-init", **{**settings, **linear})

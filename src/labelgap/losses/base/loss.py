@@ -68,6 +68,7 @@ class Loss(nn.Module, ABC):
         batch_dependent: whether the cost of an image depends on the other images of its batch, so that the mean over
             two halves of a batch is not that of the whole.
         epoch_dependent: whether the cost, or what is revised, depends on the epoch: a loop must call ``set_epoch``.
+        takes_soft: whether it learns from the soft labels of a table.
         reduction: "mean", "sum" or "none"; with "sum" the cost of a step is the sum of its micro-batches.
         name: the name it was created under.
         epoch: the current epoch, counted from 1.
@@ -86,6 +87,7 @@ class Loss(nn.Module, ABC):
     needs: frozenset[str] = frozenset()
     batch_dependent: bool = False
     epoch_dependent: bool = False
+    takes_soft: bool = False
     reduction: str = "mean"
     initialized: str = ""
     epoch_tensor: Tensor
@@ -388,6 +390,7 @@ class MixtureLoss(LogLoss, ABC):
     The soft labels of the table it is prepared with become part of the mixture; it needs the rows then.
     """
 
+    takes_soft = True
     declared: ClassVar[Mixture]
     soft: SoftTargets | None = None
 

@@ -27,7 +27,7 @@ from labelgap.training.checkpoint import (
     save_weights,
 )
 from labelgap.training.config import RunConfig
-from labelgap.training.history import write_history
+from labelgap.training.history import PriorRecord, write_history
 from labelgap.training.loop.divergence import MAX_HALVINGS
 from labelgap.training.loop.processes import barrier
 from labelgap.training.loop.trace import Trace, remove_trace_parts
@@ -45,7 +45,8 @@ class TrainingContext:
     """What every phase of a run needs; ``folder`` is that of the run, or of its phase.
 
     ``data_changed`` is whether the run is resumed on other data: the trace of its first epochs is of other labels.
-    ``on_epoch`` is called after every epoch; what it raises ends the training.
+    ``on_epoch`` is called after every epoch; what it raises ends the training. ``prior`` is what was made of a prior,
+    whose soft labels are on those of train.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class TrainingContext:
     reporter: Reporter
     data_changed: bool = False
     on_epoch: EpochCallback | None = None
+    prior: PriorRecord | None = None
 
 
 class Trainer(ABC):

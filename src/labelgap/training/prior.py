@@ -1,0 +1,217 @@
+r"""What a training makes of a prior: each source is calibrated, and unknown labels get soft targets.
+
+Let m be the out-of-fold log-odds of a linear head that has not seen the prior, and :math:`z_j` what the source j says,
+in standard deviations of its class. Whether a label of the class k is *observed* present follows
+
+.. math:: P = \sigma\bigl(\alpha\, m + b_k + \sum_j \beta_{jk} z_j\bigr), \qquad \beta_{jk} \sim N(\beta_j, \tau^2)
+
+with :math:`\beta_j \ge 0` of all classes. A source counts with :math:`\max(0, \beta_{jk} - s_{jk})`, s its standard
+error, and not at all where neither its mean over classes nor a single class is more than chance: what the known labels
+contradict, or hardly support, counts nothing. So the known labels calibrate a source where
+there are some, all other classes lend theirs where there are few, and m says how often a label is present that nobody
+gave. Absents that a person decided on likely labels are left out, as no random sample; those of random images count.
+The label model (``metrics.label_model``) makes probabilities t of the sums.
+
+An unknown label of which a source that counts says something gets the target t with the weight :math:`\max(0, 2t - 1)`:
+so sure is the calibration that it is present. What is probably absent is left to the method, whose rule for unknown
+labels serves it better: with targets for these labels too `em` lost 3 to 6 points on VOC (docs/results/prior.md).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit, ndtri
+from torch import Tensor
+
+from labelgap.core.errors import RunError
+from labelgap.core.stored import damaged, parse_json, reading, validate
+from labelgap.core.tensors import read_tensors, write_tensors
+from labelgap.data.dataset import Dataset
+from labelgap.data.prior import Prior
+from labelgap.labels import PRESENT, UNKNOWN, LabelTable, SoftLabels
+from labelgap.metrics.label_model import MIN_SLOPE, LabelModel, logistic_line
+from labelgap.training.auto import FOLDS, NEWTON, NEWTON_LABELS, SearchSpace, auto_methods, candidate_configs
+from labelgap.training.config import RunConfig
+from labelgap.training.folds import assign_folds, fold_groups, head_config
+from labelgap.training.history import PriorRecord, SourceRecord, finite
+from labelgap.training.reviewed_labels import leave_out_ranked_absents
+from labelgap.training.run_files import PRIOR_FILE
+from labelgap.training.search import search_heads
+from labelgap.training.selection import choose_selection
+
+BINS: Final = 10
+_SPREAD: Final = 0.5  # τ
+_CHANCE: Final = 0.02  # that a source which says nothing counts
+_STEPS: Final = 50
+_REMEDY: Final = "Train into a new folder."
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class CalibratedPrior:
+    """The soft labels, None where they are not used, and what is reported of each source."""
+
+    soft: SoftLabels | None
+    record: PriorRecord
+
+    def __str__(self) -> str:
+        record = self.record
+        if not any(each.counts for each in record.sources):
+            return "the prior is not used: the known labels do not follow any source"
+        why = "the method was named"
+        if record.score is not None and record.score_without is not None:
+            scores = f"{100 * record.score:.1f} instead of {100 * record.score_without:.1f}"
+            why = f"a linear head ranks the known labels of {record.judge} with an average precision of {scores}"
+        counted = ", ".join(f"{each.source} {each.mean_slope:.2f}" for each in record.sources)
+        used = "used" if self.soft is not None else "not used"
+        return f"the prior is {used}: {why}; log-odds per standard deviation: {counted}"
+
+    def save(self, folder: Path, digest: str) -> None:
+        """Write it to the folder of a run; ``digest`` is that of the prior."""
+        tensors = {} if self.soft is None else {k: torch.from_numpy(v) for k, v in self.soft._asdict().items()}
+        metadata = {"prior": digest, "record": json.dumps(self.record.model_dump())}
+        write_tensors(folder / PRIOR_FILE, tensors, metadata)
+
+    @classmethod
+    def load(cls, folder: Path, digest: str, labels: LabelTable) -> CalibratedPrior | None:
+        """Read that of a run to resume; None where there is none yet, an error where the prior has changed."""
+        path = folder / PRIOR_FILE
+        if not path.exists():
+            return None
+        tensors, metadata = read_tensors(path, remedy=_REMEDY)
+        if metadata.get("prior") != digest:
+            raise RunError(f"{folder} was started with another prior. {_REMEDY}")
+        with reading(path, _REMEDY):
+            record = validate(parse_json(metadata["record"].encode()), PriorRecord, path, _REMEDY)
+            soft = SoftLabels(tensors["target"].numpy(), tensors["weight"].numpy()) if tensors else None
+        for part in soft or ():
+            if part.shape != labels.shape or part.dtype != np.float32 or not ((part >= 0) & (part <= 1)).all():
+                raise damaged(path, "it is of other images or classes", _REMEDY)
+        return cls(soft, record)
+
+
+def calibrate(prior: Prior, labels: LabelTable, logits: NDArray[np.float32]) -> CalibratedPrior:
+    """Calibrate the sources by known labels and out-of-fold ``logits`` (N, K); the soft labels are not yet judged."""
+    said = [prior.of_table(source, labels) for source in prior.sources]
+    scores = np.stack([prior.standardized(source, {"": labels})[""] for source in prior.sources]).astype(np.float64)
+    codes = labels.to_dense()
+    present = codes == PRESENT
+    values = np.concatenate([logits[None].astype(np.float64), scores]).reshape(1 + len(scores), -1)
+    slopes = np.zeros(len(values))
+    if present.any() and not present.all():
+        slopes, _ = logistic_line(values, present.ravel(), min_slopes=(MIN_SLOPE, *[0.0] * len(scores)))
+    classes = range(codes.shape[1])
+    found = [class_slopes(slopes[0] * logits[:, k], scores[:, :, k], present[:, k], slopes[1:]) for k in classes]
+    own, error = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+    evident = (own / error).max(axis=1) > -ndtri(_CHANCE / 2 / len(classes))
+    evident |= (own / error).mean(axis=1) > -ndtri(_CHANCE / 2) / math.sqrt(len(classes))
+    counted = np.where(evident[:, None], np.maximum(0.0, own - error), 0.0)
+    odds = slopes[0] * logits + np.einsum("jk,jnk->nk", counted, scores)
+    model = LabelModel.fit(odds, codes) if counted.any() else None
+    counted = counted if model is not None else 0 * counted
+    chance = present.astype(np.float64) if model is None else model.posterior(odds, codes)
+    unknown, records = codes == UNKNOWN, list[SourceRecord]()
+    for source, values_said, score, slope in zip(prior.sources, said, scores, counted, strict=True):
+        added = 0
+        if model is not None:
+            added = int((unknown & (chance >= 0.5) & (model.posterior(odds - slope * score, codes) < 0.5)).sum())
+        records.append(_record(source, values_said, slope, chance, added))
+    soft = None
+    if model is not None:
+        heard = np.any(~np.isnan(said) & (counted > 0)[:, None], axis=0)
+        weight = np.where(heard & unknown, np.maximum(0.0, 2 * chance - 1), 0.0)
+        soft = SoftLabels(chance.astype(np.float32), weight.astype(np.float32))
+    return CalibratedPrior(soft, PriorRecord(used=False, sources=records))
+
+
+def class_slopes(
+    offset: Floats, scores: Floats, present: NDArray[np.bool_], center: Floats
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how many log-odds a standard deviation of each source is worth in a class, and its error, ``(J,)`` each.
+
+    ``offset`` ``(N,)`` are the log-odds without a source, ``scores`` ``(J, N)`` and ``center`` the slopes of all
+    classes. The posterior is found by Newton's method, with steps of at most 1.
+    """
+    design = np.concatenate([np.ones((1, len(offset))), scores])
+    mean = np.array([0.0, *center])
+    precision = np.array([1e-4, *[_SPREAD**-2] * len(center)])
+    found = mean.copy()
+    for _ in range(_STEPS):
+        p = expit(offset + found @ design)
+        curvature = (design * (p * (1 - p))) @ design.T + np.diag(precision)
+        step = np.linalg.solve(curvature, design @ (p - present) + precision * (found - mean))
+        found -= np.clip(step, -1, 1)
+        if np.abs(step).max() < 1e-8:
+            break
+    error = np.sqrt(np.diag(np.linalg.inv(curvature)))
+    return found[1:], error[1:]
+
+
+def _record(
+    source: str, said: NDArray[np.float32], slopes: NDArray[np.float64], chance: NDArray[np.float64], added: int
+) -> SourceRecord:
+    """Return what is reported of a source: what it is worth, and how often its "present at p" is present."""
+    heard = ~np.isnan(said)
+    place = np.clip((said[heard] * BINS).astype(np.int64), 0, BINS - 1)
+    counts = np.bincount(place, minlength=BINS)
+    sums = [np.bincount(place, weights, minlength=BINS) for weights in (said[heard], chance[heard])]
+    curve = [
+        (int(count), finite(total / count if count else np.nan), finite(share / count if count else np.nan))
+        for count, total, share in zip(counts, *sums, strict=True)
+    ]
+    called = said >= 0.5  # false where it says nothing
+    right = finite(float(chance[called].mean())) if called.any() else None
+    sizes = {"labels": int(heard.sum()), "called": int(called.sum()), "added": added}
+    return SourceRecord(source=source, right=right, slopes=slopes.tolist(), curve=curve, **sizes)
+
+
+def lay_prior(
+    data: Dataset, config: RunConfig, features: Mapping[str, Tensor], device: torch.device, *, optional: bool
+) -> CalibratedPrior:
+    """Calibrate the prior of data, and judge it by a linear head on the ``features`` of train, and of val if any.
+
+    Where it is ``optional`` it is used only if the known labels of val, or of train out of fold, are ranked better
+    with it.
+    """
+    prior, (data, _) = data.prior, leave_out_ranked_absents(data)
+    assert prior is not None
+    labels, train = data.train.labels, features["train"]
+    if labels.complete:
+        return CalibratedPrior(None, PriorRecord(used=False, sources=[]))
+    method = auto_methods(replace(data, val=None))[0]
+    size = {"batch_size": len(labels)} if labels.shape[0] * labels.shape[1] <= NEWTON_LABELS else {}
+    settings: dict[str, Any] = {
+        **(NEWTON if size else {}),
+        **size,
+        "standardize": True,
+        "method": method,
+        "options": {},
+    }
+    base = head_config(config).model_copy(update={**settings, "standardize": True, "stop_below": None})
+    space = SearchSpace((method,), decay=True)
+    candidates = candidate_configs(base, labels, train.shape[1], space)
+    fold = assign_folds(labels, FOLDS, config.seed, fold_groups(data, "train", train.cpu().numpy()))
+    plain = search_heads(features, labels, candidates, fold, device=device, space=space)
+    assert plain.logits is not None
+    found = calibrate(prior, labels, plain.logits)
+    if found.soft is None:
+        return found
+    tuned = [base.model_copy(update=dict(plain.settings))]
+    judge = None if data.val is None else choose_selection(data.val.labels, None)
+    asked = fold if judge is None or judge.labels is None else judge
+    with_prior, without = (
+        search_heads(features, table, tuned, asked, device=device).best_score
+        for table in (labels.with_soft(found.soft), labels)
+    )
+    judged = {"score": with_prior, "score_without": without, "judge": "train" if asked is fold else "val"}
+    used = not optional or (with_prior is not None and without is not None and with_prior > without)
+    return CalibratedPrior(found.soft if used else None, found.record.model_copy(update={**judged, "used": used}))

@@ -1,0 +1,174 @@
+"""Training with a prior: calibration per source and class, soft targets, what auto decides, and a killed run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
+from tests.killing import run_forked
+from tests.training.some_prior import teach, with_prior
+
+import labelgap as lg
+from labelgap.core.errors import InputError, RunError
+from labelgap.data.dataset import Split
+from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.labels import UNKNOWN
+from labelgap.training.loop.linear_trainer import LinearTrainer
+from labelgap.training.prior import calibrate, class_slopes
+
+
+def album(images: int = 500, classes: int = 6, seed: int = 0) -> lg.Dataset:
+    """Features that tell the classes apart, and one known positive per image."""
+    random = np.random.default_rng(seed)
+    truth = random.random((images, classes)) < 0.25
+    truth[np.arange(images), random.integers(classes, size=images)] = True
+    features = truth @ random.normal(size=(classes, 12)) + 1.5 * random.normal(size=(images, 12))
+    names = [f"{row}.jpg" for row in range(images)]
+    whole = lg.LabelTable.from_dense(truth.astype(np.int8), images=names)
+    pixels = FeatureVectors(features.astype(np.float32), names)
+    parts = {"train": np.arange(240), "test": np.arange(240, images)}
+    train, test = (Split(name, pixels.select(rows), whole.select(rows)) for name, rows in parts.items())
+    data = lg.Dataset("album", train, None, test, backbone="features", protocol="linear", flip=False)
+    return data.observe(positives=1, negatives=0, seed=1)
+
+
+@pytest.fixture(scope="module")
+def data() -> lg.Dataset:
+    return album()
+
+
+def fit(data: lg.Dataset, out: Path, method: str = "an", **settings: Any) -> lg.Run:
+    return lg.fit(data, method, out=out, quiet=True, **settings)
+
+
+def logits_of(data: lg.Dataset) -> NDArray[np.float32]:
+    """What a model of middling quality says."""
+    truth = data.train.evaluation_labels.to_dense() == lg.PRESENT
+    return np.asarray(2.0 * truth - 2 + np.random.default_rng(3).normal(size=truth.shape), dtype=np.float32)
+
+
+def test_slopes_of_a_class_are_those_of_a_posterior() -> None:
+    random = np.random.default_rng(0)
+    scores, offset, center = random.normal(size=(2, 300)), random.normal(size=300), np.array([0.6, 0.0])
+    present = random.random(300) < expit(offset - 2 + 1.2 * scores[0] - 0.8 * scores[1])
+
+    def cost(theta: NDArray[np.float64]) -> float:
+        odds = offset + theta[0] + theta[1:] @ scores
+        fit = np.sum(np.logaddexp(0, odds) - present * odds)
+        return float(fit + 0.5 * 1e-4 * theta[0] ** 2 + 0.5 * np.sum((theta[1:] - center) ** 2) / 0.25)
+
+    best = minimize(cost, np.zeros(3), method="BFGS", options={"gtol": 1e-8})
+    p = expit(offset + best.x[0] + best.x[1:] @ scores)
+    design = np.vstack([np.ones(300), scores])
+    error = np.sqrt(np.diag(np.linalg.inv((design * p * (1 - p)) @ design.T + np.diag([1e-4, 4, 4]))))[1:]
+    np.testing.assert_allclose(class_slopes(offset, scores, present, center), (best.x[1:], error), atol=1e-4)
+
+
+def test_each_source_counts_where_it_is_right_and_says_nothing_elsewhere(data: lg.Dataset) -> None:
+    good = teach(data)
+    half = good[:, [0, 1, 2, 4, 5, 3]]
+    seen = with_prior(data, good=good, half=half, noise=np.random.default_rng(0).random(good.shape))
+    assert seen.prior is not None
+    found = calibrate(seen.prior, data.train.labels, logits_of(data))
+    of_good, of_half, of_noise = (np.array(each.slopes) for each in found.record.sources)
+    assert (of_good > 0).all()
+    assert of_half[3:].max() < 0.2 * of_half[:3].min() or not of_half[3:].any()
+    assert of_noise.max() < 0.2 * of_good.mean()
+    assert found.soft is not None
+    unknown = data.train.labels.to_dense() == UNKNOWN
+    truth = data.train.evaluation_labels.to_dense() == lg.PRESENT
+    target, weight = found.soft
+    np.testing.assert_allclose(weight, np.where(unknown, np.maximum(0, 2 * target - 1), 0), atol=1e-6)
+    assert abs(target[unknown].mean() - truth[unknown].mean()) < 0.1
+    assert target[unknown & truth].mean() > 2 * target[unknown & ~truth].mean()
+    right = found.record.sources[0].right
+    assert right is not None and right > 0.5 > (found.record.sources[2].right or 0.0)
+
+
+def test_a_label_of_which_no_source_says_anything_has_no_weight(data: lg.Dataset) -> None:
+    good = teach(data)
+    good[:100] = np.nan
+    seen = with_prior(data, good=good)
+    assert seen.prior is not None
+    soft = calibrate(seen.prior, data.train.labels, logits_of(data)).soft
+    assert soft is not None and not soft.weight[:100].any() and soft.weight[100:].any()
+
+
+def test_sources_that_say_nothing_change_nothing(data: lg.Dataset, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    good = teach(data)
+    bad = with_prior(data, reversed=1 - good, noise=random.random(good.shape), constant=0 * good + 0.3)
+    plain, run = fit(data, tmp_path / "plain"), fit(bad, tmp_path / "bad")
+    assert run.metrics["prior"]["used"] is False
+    assert plain.metrics["score"] == run.metrics["score"] and plain.config == run.config
+    assert (plain.path / "best.safetensors").read_bytes() == (run.path / "best.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("method", ["an", "em", "role", "gpr"])
+def test_a_good_teacher_helps_a_linear_head(method: str, data: lg.Dataset, tmp_path: Path) -> None:
+    options = {"expected_positives": 2.0} if method == "role" else {}
+    settings: dict[str, Any] = {"options": options, "epochs": 15} if method in ("role", "gpr") else {}
+    plain = fit(data, tmp_path / "plain", method, **settings)
+    run = fit(with_prior(data, teacher=teach(data)), tmp_path / "prior", method, **settings)
+    record = run.metrics["prior"]
+    assert record["used"] and record["score"] > record["score_without"]
+    assert run.metrics["test"]["map"] > plain.metrics["test"]["map"]
+
+
+def test_auto_takes_a_prior_only_if_it_helps(data: lg.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = with_prior(data, teacher=teach(data))
+    assert fit(seen, tmp_path / "auto", "auto").metrics["prior"]["used"]
+    plain = fit(data, tmp_path / "plain", "auto")
+    monkeypatch.setattr("labelgap.training.prior.calibrate", flattered)
+    run = fit(seen, tmp_path / "flattered", "auto")
+    assert not run.metrics["prior"]["used"] and run.metrics["prior"]["score"] < run.metrics["prior"]["score_without"]
+    assert run.metrics["score"] == plain.metrics["score"]
+    assert fit(seen, tmp_path / "named", "an").metrics["prior"]["used"], "the method was named"
+
+
+def flattered(*arguments: Any) -> Any:
+    """A calibration that believes the opposite of what was found."""
+    found = calibrate(*arguments)
+    soft = found.soft._replace(target=1 - found.soft.target, weight=0 * found.soft.weight + 1)  # type: ignore[union-attr]
+    return type(found)(soft, found.record)
+
+
+def test_a_method_that_takes_no_prior_says_so(data: lg.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="asl"):
+        fit(with_prior(data, teacher=teach(data)), tmp_path / "run", "asl")
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize("method", ["em", "gpr"])
+def test_a_killed_run_continues_with_the_soft_labels_it_began_with(
+    method: str, data: lg.Dataset, tmp_path: Path
+) -> None:
+    seen = with_prior(data, teacher=teach(data))
+    settings: dict[str, Any] = {"epochs": 5, "optimizer": "adam", "lr": 0.01, "batch_size": 16, "folds": 0}
+    whole = fit(seen, tmp_path / "whole", method, **settings)
+
+    def train_until_killed() -> None:
+        train_epoch = LinearTrainer.train_epoch
+
+        def kill(self: LinearTrainer, state: Any, epoch: int) -> None:
+            if epoch == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            train_epoch(self, state, epoch)
+
+        LinearTrainer.train_epoch = kill  # type: ignore[method-assign]
+        fit(seen, tmp_path / "killed", method, **settings)
+
+    assert run_forked(train_until_killed) == -signal.SIGKILL
+    with pytest.raises(RunError, match="another prior"):
+        fit(with_prior(data, teacher=teach(data, seed=1)), tmp_path / "killed", method, resume=True, **settings)
+    run = fit(seen, tmp_path / "killed", method, resume=True, **settings)
+    assert [record["loss"] for record in run.history] == [record["loss"] for record in whole.history]
+    assert (run.path / "best.safetensors").read_bytes() == (whole.path / "best.safetensors").read_bytes()
+    assert run.metrics["prior"] == whole.metrics["prior"]
