@@ -92,6 +92,16 @@ def test_each_source_counts_where_it_is_right_and_says_nothing_elsewhere(data: l
     assert right is not None and right > 0.5 > (found.record.sources[2].right or 0.0)
 
 
+def test_the_report_says_of_each_source_what_it_is_worth(data: lg.Dataset, tmp_path: Path) -> None:
+    good = teach(data)
+    run = fit(with_prior(data, good=good, reversed=1 - good), tmp_path / "run")
+    page = lg.write_report(run, data=data).read_text(encoding="utf-8")
+    section = page[page.index("<h2>The prior") :]
+    rows = {name: section[section.index(f">{name}</th>") :].split("</tr>")[0] for name in ("good", "reversed")}
+    assert "says nothing" in rows["reversed"] and "says nothing" not in rows["good"]
+    assert "<h2>The prior" not in lg.write_report(fit(data, tmp_path / "plain")).read_text(encoding="utf-8")
+
+
 def test_a_label_of_which_no_source_says_anything_has_no_weight(data: lg.Dataset) -> None:
     good = teach(data)
     good[:100] = np.nan

@@ -28,7 +28,7 @@ class DataPaths(SettingsModel):
     parents: Annotated[Path | None, _OWN] = None
     """CSV with two columns: child, parent it implies."""
     prior: Annotated[Path | None, _OWN] = None
-    """Labels that models or other people gave, a file or a folder; for inspect and audit."""
+    """Labels that models or other people gave, a file or a folder; for inspect, train, audit."""
     annotations: Annotated[Path | None, _PUBLISHED] = None
     """VOC devkit with the boxes of the images of a feature file."""
     xml: Annotated[Path | None, _PUBLISHED] = None

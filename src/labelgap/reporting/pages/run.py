@@ -20,6 +20,7 @@ from labelgap.reporting.sections.label_scores import label_scores_section
 from labelgap.reporting.sections.localization import localization_section
 from labelgap.reporting.sections.memorization import memorization_section
 from labelgap.reporting.sections.modified_labels import modified_labels_section
+from labelgap.reporting.sections.prior import prior_section
 from labelgap.reporting.sections.summary import summary_section
 from labelgap.training import Run
 from labelgap.training.settings import PROTOCOLS
@@ -50,6 +51,7 @@ def run_page(run: Run, page: Page) -> Markup:
         sections=[
             summary_section(run, table, page),
             classes_section(run, table, page),
+            prior_section(run, page),
             examples_section(run, page),
             localization_section(runs, page),
             _learning_section(run, page),
