@@ -3,10 +3,10 @@
     python -m benchmarks.prior [METHOD …] [--draws N] [--audit]
 
 The images are the 1,600 official training photos of the sample, with features of a ResNet-50. ``good``: heads on
-features of ``efficientnet-lite0``, trained on the full labels of 200 photos of official val, which are in no split here.
+features of ``efficientnet-lite0``, trained on the full labels of 200 photos of official val that are in no split here.
 ``confounded``: the same heads with the classes in pairs exchanged, so that it calls a dog what shows a cat. ``half``:
-exchanged in the last ten classes alone. ``random``: a uniform number per label. Test is the rest of official val; a
-quarter of the official training photos without these, labeled in full, is val for ``auto`` with ``--val``.
+exchanged in the last ten classes alone. ``random``: a uniform number per label. Test is the rest of official val; there
+is no val: settings are cross-validated on what is known.
 
 Without ``--audit`` it prints the test mAP of each method with and without each prior, the mean over draws of labels and
 of taught photos. With it, the average precision of all unknown labels as an audit ranks them, and how many random

@@ -53,6 +53,7 @@ RESULTS = {
     "results/recipe.md": "Whole networks",
     "results/auto.md": "Which method auto takes",
     "results/gaps.md": "Kinds of gaps",
+    "results/prior.md": "What a teacher brings",
     "results/review.md": "What a review finds",
     "results/pointing.md": "Pointing game",
     "results/linear-voc.md": "Behind the paper on VOC",
