@@ -18,7 +18,7 @@ from tests.training.some_prior import teach, with_prior
 import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Split
-from labelgap.data.feature_vectors import FeatureVectors
+from labelgap.data.images import FeatureVectors
 from labelgap.labels import UNKNOWN
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.prior import calibrate, class_slopes
