@@ -130,9 +130,9 @@ def main(methods: list[str], draws: int, *, audit: bool) -> None:
                     used = (plain.metrics.get("prior") or {}).get("used", "")
                     shown = " ".join(f"{value:8.2f}" for value in values)
                     print(f"draw {draw}  {method:<5} {name:<11}{shown}  {plain.config.method} {used}", flush=True)
-    for (method, name), values in found.items():
-        mean, base = np.mean(values, axis=0), np.mean(found[method, "none"], axis=0)
-        least = np.min(np.subtract(values, found[method, "none"]), axis=0)
+    for (method, name), every in found.items():
+        mean, base = np.mean(every, axis=0), np.mean(found[method, "none"], axis=0)
+        least = np.min(np.subtract(every, found[method, "none"]), axis=0)
         shown = " ".join(f"{m:8.2f} ({m - b:+.2f}, least {d:+.2f})" for m, b, d in zip(mean, base, least, strict=True))
         print(f"mean    {method:<5} {name:<11}{shown}")
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from tests.cli.conftest import call
+from tests.training.some_prior import teach, with_prior
 
 import labelgap as lg
 from labelgap.audit.candidates import CandidateLimits, TopCandidates, rank_candidates
@@ -60,12 +61,20 @@ def rows(audit: Any, kind: str) -> list[tuple[str, str, str]]:
     return [(row["image"], row["split"], row["class"]) for row in audit.of_kind(kind).to_pylist()]
 
 
-def test_features_in_parts_give_the_candidates_and_the_estimate_of_the_local_audit(folder: Path) -> None:
+@pytest.mark.parametrize("sources", [(), ("teacher",)])
+def test_features_in_parts_give_the_candidates_and_the_estimate_of_the_local_audit(
+    folder: Path, tmp_path: Path, sources: tuple[str, ...]
+) -> None:
     run = lg.open_run(folder / "run")
-    local = lg.find_missing(run, splits=["train", "val"], out=folder / "local", device="cpu", quiet=True, per_class=40)
+    data = run.load_data()
+    data = with_prior(data, **{name: teach(data) for name in sources}) if sources else data
+    how: dict[str, Any] = {"data": data, "device": "cpu", "quiet": True, "per_class": 40}
+    local = lg.find_missing(run, splits=["train", "val"], out=tmp_path / "local", **how)
     predictor = lg.Predictor(run, device="cpu", features=True)
-    predict_parts(predictor, str(folder / "table"), folder / "parts")
-    found = find_missing_in_parts(run, str(folder / "parts"), out=folder / "found", device="cpu", per_class=40)
+    predict_parts(predictor, str(folder / "table"), tmp_path / "parts")
+    found = find_missing_in_parts(run, str(tmp_path / "parts"), out=tmp_path / "found", **how)
+    assert found.metadata["priors"] == pytest.approx(local.metadata["priors"], abs=1e-3)
+    assert all(slope > 0.1 for slope in found.metadata["priors"].values())
     for kind in ("missing", "wrong", "random"):
         scores = [
             dict(zip(rows(each, kind), each.of_kind(kind)["score"].to_pylist(), strict=True)) for each in (local, found)
@@ -76,7 +85,7 @@ def test_features_in_parts_give_the_candidates_and_the_estimate_of_the_local_aud
         assert found.metadata[name] == local.metadata[name]
     assert found.estimate is not None and local.estimate is not None
     assert abs(found.estimate["missing"] - local.estimate["missing"]) <= 1
-    assert open_review_folder(folder / "found").data.classes == CLASSES
+    assert open_review_folder(tmp_path / "found").data.classes == CLASSES
 
 
 def test_scores_in_parts_rank_as_the_same_scores_in_memory(folder: Path) -> None:

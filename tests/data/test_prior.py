@@ -51,6 +51,17 @@ def test_every_form_of_a_file_is_read(tmp_path: Path) -> None:
     assert "dog?" in str(notes[0])
 
 
+def test_names_mean_images_as_those_of_a_table_do(tmp_path: Path) -> None:
+    text = "image,class,probability\n{},cat,0.5\n{},cat,0.25\n"
+    for number, names in enumerate((("a", "b"), ("photos/A", "x\\B.JPEG"), ("a.jpg", "b"))):
+        (tmp_path / f"{number}.csv").write_text(text.format(*names))
+        prior, notes = read_prior(tmp_path / f"{number}.csv", CLASSES, IMAGES)
+        assert equal(said(prior, str(number)), [[0.5, NAN, NAN], [0.25, NAN, NAN]]) and not notes
+    (tmp_path / "two.csv").write_text(text.format("a", "b"))
+    prior, notes = read_prior(tmp_path / "two.csv", CLASSES, {"a.jpg", "a.png", "b.jpg"})
+    assert equal(said(prior, "two"), [[NAN, NAN, NAN], [0.25, NAN, NAN]]) and "1 image " in str(notes[0])
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from labelgap.audit.candidates import (
     write_candidates,
     write_review_file,
 )
-from labelgap.audit.runs import describe_audit
+from labelgap.audit.runs import describe_audit, prior_slopes
 from labelgap.audit.scorers import AuditContext, HeadScorer, train_run_heads
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
@@ -112,6 +112,20 @@ class PartTables(Mapping[str, LabelTable]):
         return "probability" in self.parts.columns and not any(len(table.values) for table in self.values())
 
 
+@dataclass(frozen=True, eq=False)
+class PriorOfParts:
+    """What a source of a prior says of the images of parts that are in the data, by their names; a ``Scorer``."""
+
+    parts: PartTables
+    said: NDArray[np.float32]  # (N, K), standardized, of the images of all splits
+    width: int = 1
+
+    def logits(self, split: str, rows: slice) -> NDArray[np.float32]:
+        """Return what it says of some rows of a part; 0 where that is nothing."""
+        places = np.array([-1 if place is None else place[2] for place in self.parts.places(split)[rows]])
+        return np.where((places >= 0)[:, None], self.said[places], np.float32(0))
+
+
 def find_missing_in_parts(
     run: Run | str | os.PathLike[str],
     predictions: str,
@@ -144,8 +158,15 @@ def find_missing_in_parts(
         context = AuditContext(loaded, ("train",), folds, seed, device, workers, reporter, None, None)
         (parts.heads,) = train_run_heads([opened], context)
         parts.width = parts.heads.width
+    sources: dict[str, PriorOfParts] = {}
+    if loaded is not None and loaded.prior is not None:
+        tables = {split.name: split.labels for split in loaded.splits}
+        for name in loaded.prior.sources:
+            said = loaded.prior.standardized(name, tables)
+            sources[name] = PriorOfParts(parts, np.concatenate([said[split] for split in tables]))
     with reporter.bar("ranking", 3 * int(parts.starts[-1])):
-        ranking = rank_candidates(parts, [parts], limits, seed, advance=reporter.advance)
+        scorers = [parts, *sources.values()]
+        ranking = rank_candidates(parts, scorers, limits, seed, advance=reporter.advance, priors=len(sources))
     places = (place for part in parts for place in parts.places(part)) if loaded is not None else ()
     trained = None if loaded is None else sum(place is not None and place[0] == "train" for place in places)
     if trained and not by_heads:  # a network says of what it has learned that hardly anything is missing
@@ -165,6 +186,7 @@ def find_missing_in_parts(
     about = {"data": dict(opened.config.data), "splits": list(tables), "folds": folds if by_heads else 0, "seed": seed}
     about["trained_images"] = trained
     metadata = describe_audit([opened], parts, limits, ranking, about)
+    metadata["priors"] = dict(zip(sources, prior_slopes(ranking, 1), strict=True))
     with lock_folder(folder, "auditing", name=LOCK_FILE):
         if not inside or folder != opened.path:
             recipe = dict(opened.config.data)

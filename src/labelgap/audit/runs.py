@@ -159,8 +159,7 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
                 }
                 metadata = describe_audit(runs, context.tables, limits, ranking, audited)
                 metadata["replaces"] = _has_other_draw(path, metadata)
-                lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
-                slopes = np.round(lines[len(runs) :, 0] / len(lines) * mean_line[0], 6).tolist()
+                slopes = prior_slopes(ranking, len(runs))
                 metadata["priors"] = dict(zip(sources, slopes, strict=False))
                 if context.zero_shot is not None:
                     metadata["zero_shot"] = {"model": context.zero_shot, "slope": slopes[-1]}
@@ -169,6 +168,13 @@ def _audit(runs: Sequence[Run], context: AuditContext, limits: CandidateLimits, 
                 about = describe_review(path.parent, context.data.recipe, context.data.classes)
                 write_review_file(path.parent, about)
     return Audit(path)
+
+
+def prior_slopes(ranking: CandidateRanking, runs: int) -> list[float]:
+    """Return the log-odds that a standard deviation of each prior adds to the scores of some runs."""
+    lines, mean_line = ranking.calibration.lines, ranking.calibration.mean_line
+    slopes: list[float] = np.round(lines[runs:, 0] / len(lines) * mean_line[0], 6).tolist()
+    return slopes
 
 
 def _has_other_draw(path: Path, metadata: Mapping[str, Any]) -> bool:

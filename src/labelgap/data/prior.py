@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -24,7 +24,7 @@ from scipy.special import logit
 from labelgap.core.errors import InputError, describe_missing_path, nearest
 from labelgap.core.findings import Finding, Note
 from labelgap.core.text import pluralize, truncate_text
-from labelgap.data.readers.image_paths import match_name
+from labelgap.data.readers.image_paths import match_name, normalize_name, without_suffix
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.dialect import detect_dialect, open_text, read_records
 from labelgap.labels.io.parse import LIST_SYNONYMS
@@ -171,7 +171,7 @@ def _describe_source(name: str, probability: NDArray[np.float32], codes: NDArray
     return PriorSource(name, images, classes, present, absent, unknown, float(ranked), float(error))
 
 
-def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tuple[Prior, list[Finding]]:
+def read_prior(path: Path, classes: Sequence[str], images: Collection[str]) -> tuple[Prior, list[Finding]]:
     """Read what sources say: a file, or a folder of them; all problems of a file are in one error.
 
     A file is CSV, Parquet or JSON lines. Long: ``image, class, probability``. Wide: ``image`` and a column of
@@ -183,7 +183,7 @@ def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tu
     Args:
         path: the file or the folder.
         classes: those of the data; others are left out, and that is said.
-        images: the names in the data; a longer path that ends in one of them is that image.
+        images: the names in the data; a longer path that ends in one of them is that image, also without its suffix.
     """
     if not path.exists():
         raise InputError(describe_missing_path(path))
@@ -195,7 +195,7 @@ def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tu
         _encoded(table[name]) for name in ("source", "image", "class")
     )
     columns = np.array([classes.index(name) if name in classes else -1 for name in class_names], dtype=np.int64)
-    found = [match_name(name, images) or "" for name in image_names]
+    found = _find_images(image_names, images)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(name for name in found if name))}
     rows = np.array([numbers.get(name, -1) for name in found], dtype=np.int64)
     row, column = rows[image], columns[column]
@@ -225,6 +225,23 @@ def read_prior(path: Path, classes: Sequence[str], images: Container[str]) -> tu
     probability = table["probability"].to_numpy().astype(np.float32)[kept]
     prior = Prior(tuple(source_names), numbers, tuple(classes), source[kept], row[kept], column[kept], probability)
     return prior, notes
+
+
+def _find_images(names: Iterable[str], images: Collection[str]) -> list[str]:
+    """Return for each name the image of the data that it means, "" for none: as a table's names mean files.
+
+    Case, the form of accents, and a suffix that it does not have, count only where several images are meant.
+    """
+    loose: dict[str, str] = {}
+    for image in images:
+        whole = normalize_name(image)
+        for key in {whole, without_suffix(whole)}:
+            loose[key] = image if key not in loose else ""
+    found = []
+    for name in names:
+        key = None if (exact := match_name(name, images)) else match_name(normalize_name(name), loose)
+        found.append(exact or ("" if key is None else loose[key]))
+    return found
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int64]]:
