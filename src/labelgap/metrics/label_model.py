@@ -607,10 +607,10 @@ class PlattCalibration:
     absent: int
     known: float
 
-    def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return ``(N, K)``, NaN for a class that is not calibrated."""
+    def probabilities(self, logits: NDArray[np.float32], *, every_class: bool = False) -> NDArray[np.float32]:
+        """Return ``(N, K)``, NaN for a class that is not calibrated; of ``every_class`` what the others suggest."""
         chance = expit(self.scale * logits.astype(np.float64) + np.asarray(self.offset))
-        return np.where(np.asarray(self.classes)[None, :], chance, np.nan).astype(np.float32)
+        return np.where(np.asarray(self.classes)[None, :] | every_class, chance, np.nan).astype(np.float32)
 
     def of_scores(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
         """Return the probabilities of scores ``(N, K)``, the sigmoids of logits; of thresholds, too, which are some."""

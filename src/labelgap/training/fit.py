@@ -16,7 +16,7 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
-from labelgap.core.errors import InputError, RunError
+from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder, remove_file
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.tensors import read_tensors, write_tensors
@@ -68,6 +68,7 @@ from labelgap.training.run_folder import (
     write_predictions,
 )
 from labelgap.training.search import Search, search_settings
+from labelgap.training.teacher import follow_teacher
 
 
 def fit(
@@ -85,6 +86,7 @@ def fit(
     select: str = "auto",
     trace: str | int = "auto",
     allow_micro_batch: bool = False,
+    teacher: str | os.PathLike[str] | None = None,
     device: str = "auto",
     workers: int | None = None,
     resume: bool = False,
@@ -112,6 +114,7 @@ def fit(
         select: how the epoch is chosen: "auto", "clean", "known", "observed" or "last".
         trace: how many training labels to record per epoch, or "auto", "all", "off".
         allow_micro_batch: allow ``accumulate`` for a loss that depends on the whole batch.
+        teacher: a finished run, whose calibrated probabilities are the targets of unknown labels.
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images.
         resume: continue the stopped run in ``out``, to the numbers of an unbroken one.
@@ -131,9 +134,9 @@ def fit(
         check_links(folder)
         if isinstance(backbone, nn.Module):
             backbone, weights = copy_backbone(backbone, weights, folder, training.get("size"))
-        file = None if weights is None else os.fspath(weights)
+        file, guide = (None if path is None else os.fspath(path) for path in (weights, teacher))
         chosen = (method, options or {}, preset, backbone, file, protocol, head, seed, select, trace)
-        request = TrainingRequest(*chosen, allow_micro_batch, training)
+        request = TrainingRequest(*chosen, allow_micro_batch, guide, training)
         data = replace(data, recipe=broadcast_object(data.recipe))  # another machine may have them at another path
         with fail_together():
             check_folder(folder, resume)
@@ -168,11 +171,6 @@ def _plan_run(
         identity, changes = check_data(started.path, data, identity, accept_changes=accept_changes, reporter=reporter)
         request = request.as_started(started.config) if changes else request
     plan = plan_training(data, request, device, stored)
-    if data.prior is not None and request.method != "auto" and not plan.loss.takes_soft:
-        raise InputError(
-            f"{plan.config.method} takes no labels of a prior: methods whose cost is a mixture do (an, em, role …) "
-            "and gpr. Name one of these, or leave --prior out."
-        )
     if changes and plan.config.folds:
         raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
     if changes.rows and "index" in plan.loss.needs:
@@ -223,6 +221,10 @@ def run_training(
                 write_tensors(folder / INITIAL_WEIGHTS, plan.backbone.state_dict())
             write_data_identity(folder, identity, data, reporter)
             write_config(folder, config)
+    if config.teacher is not None:
+        labels = follow_teacher(config.teacher, data.train, folder, plan.device.type, workers, reporter)
+        data = replace(data, train=replace(data.train, labels=labels))
+        plan = replace(plan, data=data)
     with log_epochs(log, folder, reporter.log, on_epoch, resume=resume) as on_epoch:
         shared = (plan.selection, network, plan.device, workers, reporter, identity.changed, on_epoch)
         context = TrainingContext(folder, data, config, *shared)

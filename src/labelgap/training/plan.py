@@ -34,6 +34,7 @@ from labelgap.training.presets import LINEAR_DEFAULTS, LINEAR_PHASE, PRESETS, de
 from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.selection import Selection, check_rule, choose_selection
 from labelgap.training.settings import KEYWORDS, PROTOCOLS, check_effect, check_settings
+from labelgap.training.teacher import TAUGHT, open_teacher
 
 FOLDS_REASON: Final = (
     "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
@@ -67,6 +68,7 @@ class TrainingRequest:
     select: str = "auto"
     trace: str | int = "auto"
     allow_micro_batch: bool = False
+    teacher: str | None = None
     training: TrainingKeywords = field(default_factory=TrainingKeywords)
 
     @classmethod
@@ -155,6 +157,8 @@ def plan_training(
         raise InputError(f"{data.name}: {empty[0]} has no images. Leave the split out, or give it some.")
     if not len(data.train.labels.values):
         raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
+    if request.teacher is not None and stored is None:
+        open_teacher(request.teacher, data.classes)
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
     data, left_out = without_reviewed_absents(data, request)
@@ -198,7 +202,7 @@ def plan_training(
         trace = "off"  # each step would be copied to the host; those of newton do not show in which order it learns
     recorded = stored.backbone_input if stored is not None and stored.backbone == backbone else None
     config = RunConfig.checked(
-        **{each: getattr(request, each) for each in ("preset", "weights", "seed")},
+        **{each: getattr(request, each) for each in ("preset", "weights", "seed", "teacher")},
         head=head,
         data=dict(data.recipe),
         classes=data.classes,
@@ -356,6 +360,8 @@ def _method(
         method, given = _registered_name(request.method), loss_options(request.method)
     elif request.method != "auto":
         method = request.method
+    elif request.teacher is not None:
+        (method, given), why = TAUGHT, "the teacher speaks of every unknown label"
     else:
         method, why = choose_method(data.train.labels, protocol, pretrained=pretrained)
         if searched:
@@ -368,6 +374,15 @@ def _method(
     loss_fn = loss(method, **options)
     if loss_fn.reduction == "none":
         raise InputError("reduction='none' gives a matrix, and training needs one number: use 'mean' or 'sum'.")
+    told = "--teacher" if request.teacher is not None else "--prior" if data.prior is not None else None
+    if told and request.method != "auto" and not loss_fn.takes_soft:
+        raise InputError(
+            f"{method} takes no soft labels: methods whose cost is a mixture do (an, em, role …), and gpr. Name one of "
+            f"these, or leave {told} out."
+        )
+    if request.teacher is not None and (data.prior is not None or data.train.labels.complete):
+        why = "it would replace the prior" if data.prior is not None else "no label of train is unknown"
+        raise InputError(f"a teacher is of no use here: {why}. Leave --teacher out.")
     found = loss_fn.initialize_from(data.train.labels, None if data.val is None else data.val.labels)
     return method, why, {**options, **found}, loss_fn
 
@@ -393,7 +408,8 @@ def _search_space(
     space = SearchSpace()
     if request.preset is None:
         rate = "lr" not in given and config.optimizer != "newton"
-        space = SearchSpace(auto_methods(data) if request.method == "auto" else (), "weight_decay" not in given, rate)
+        compared = auto_methods(data) if request.method == "auto" and request.teacher is None else ()
+        space = SearchSpace(compared, "weight_decay" not in given, rate)
     return space if config.folds or space != SearchSpace() else None
 
 

@@ -26,13 +26,15 @@ REVISIONS_FILE: Final = "revisions.parquet"
 HANDOFF_FILE: Final = "handoff.safetensors"
 SEARCH_FILE: Final = "search.safetensors"
 PRIOR_FILE: Final = "prior.safetensors"
+TEACHER_FILE: Final = "teacher.safetensors"
 TRACE_FILE: Final = "traces.npz"
 TRACE_PARTS: Final = "traces.parts"
 MAX_FOREIGN_SIZE: Final = 1536
 """Side of the largest images for which a network of somebody else is used unasked: memory grows with its square."""
 _PHASE_FILES: Final = (METRICS_FILE, BEST, LAST, REVISIONS_FILE)
 RUN_FILES: Final = (
-    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, SEARCH_FILE, PRIOR_FILE, PREDICTIONS_FILE, TRACE_FILE),
+    *(CONFIG_FILE, DATA_FILE, *_PHASE_FILES, INITIAL_WEIGHTS, SEARCH_FILE, PRIOR_FILE, TEACHER_FILE),
+    *(PREDICTIONS_FILE, TRACE_FILE),
     *(f"{JOINED}.csv", f"{JOINED}.parquet", f"{JOINED}.provenance.csv"),
     *(f"{LINEAR_FOLDER}/{name}" for name in (*_PHASE_FILES, HANDOFF_FILE)),
 )

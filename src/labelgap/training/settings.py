@@ -69,6 +69,8 @@ class TrainingSettings(SettingsModel):
         Annotated[str, StringConstraints(max_length=MAX_TEXT, pattern=r"^[^\x00]+$")] | None, Setting(MODEL)
     ] = None
     """File with weights of the backbone: .pth, .safetensors; or none."""
+    teacher: Annotated[Text | None, Setting(MODEL)] = None
+    """Finished run: its calibrated probabilities are the targets of unknown labels."""
     protocol: Annotated[
         Literal["linear", "end-to-end", "linear-init"], Setting(MODEL, default="depends on data and device")
     ]
