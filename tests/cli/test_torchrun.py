@@ -114,7 +114,7 @@ def test_a_killed_process_ends_the_others_with_an_error(machines: Machines, tmp_
     assert len(lg.open_run(out).history) >= 1
 
 
-def test_data_that_one_machine_does_not_see_are_an_error_on_both(machines: Machines, tmp_path: Path) -> None:
+def test_data_that_one_machine_does_not_see_are_an_error_on_both_and_then_they_train(machines: Machines, tmp_path: Path) -> None:
     logs = [tmp_path / "log 0", tmp_path / "log 1"]
 
     def train(rank: int) -> None:
@@ -124,9 +124,17 @@ def test_data_that_one_machine_does_not_see_are_an_error_on_both(machines: Machi
         os.chdir(machines.folders[rank])
         sys.exit(call(*TRAIN, "--epochs", "1", "--out", str(tmp_path / "run")))
 
-    processes = [start_forked(partial(train, rank), log) for rank, log in enumerate(logs)]
-    assert [wait_forked(process) for process in processes] == [2, 2]
+    def exit_codes() -> list[int]:
+        return [
+            wait_forked(each) for each in [start_forked(partial(train, rank), log) for rank, log in enumerate(logs)]
+        ]
+
+    assert exit_codes() == [2, 2]
     messages = [line for log in logs for line in log.read_text().splitlines() if line.startswith("labelgap")]
     assert len(messages) == 2 and all("tags.csv does not exist" in line for line in messages), messages
     assert sum(f"on {socket.gethostname()}: " in line for line in messages) == 1
     assert not (tmp_path / "run").exists()
+    for name in ("photos", "tags.csv"):
+        (machines.folders[1] / name).symlink_to(machines.folders[0] / name)
+    assert exit_codes() == [0, 0], [log.read_text() for log in logs]
+    assert (tmp_path / "run" / "report.html").exists()

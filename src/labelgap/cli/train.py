@@ -62,7 +62,7 @@ def train(
         if refused := [name for name, value in given.items() if value]:
             raise InputError(f"--add trains with the settings of the run: leave --{refused[0].replace('_', '-')} out.")
         return _add_images(Path(data), add, source.images, device, workers, images=not no_images)
-    from labelgap.core.distributed import is_main_process
+    from labelgap.core.distributed import is_main_process, single_process
     from labelgap.training.devices import choose_device
     from labelgap.training.fit import dry_run as estimate_cost
     from labelgap.training.loggers import check_loggers
@@ -88,7 +88,8 @@ def train(
         how: dict[str, Any] = {"device": device, "workers": workers, "log": logs, "resume": resume}
         run = lg.fit(opened, out=folder, accept_changes=accept_changes, **how, **arguments)
         if run.finished and is_main_process():
-            report = lg.write_report(run, data=opened, images=not no_images)
+            with single_process():
+                report = lg.write_report(run, data=opened, images=not no_images)
             print_run(run, report, run.with_val(opened), time.perf_counter() - started)
 
 
