@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance
 from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample, interpolate
+from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
 
 from labelgap.core.errors import InputError, UnknownNameError
 
@@ -349,7 +350,8 @@ class Augmentation:
 
     def apply(self, images: Tensor, matrices: Tensor, factors: Tensor) -> Tensor:
         """Return images changed by what was drawn for them, which is on their device."""
-        grid = affine_grid(matrices, list(images.shape), align_corners=False)
+        count, _, *shape = images.shape
+        grid = torch.bmm(_positions(*shape, matrices.device).expand(count, -1, -1), matrices.mT).view(count, *shape, 2)
         changed = grid_sample(images.float(), grid, align_corners=False)
         return _change_color(changed, factors).round_().to(torch.uint8)
 
@@ -372,6 +374,13 @@ class Augmentation:
         """Return the factors of brightness, contrast and saturation, ``(B, 3)``; 1 for half of them."""
         drawn = draws[:, 10:13]
         return torch.where(drawn < 0.5, 1 + self.color * (4 * drawn - 1), torch.ones_like(drawn))
+
+
+@lru_cache(maxsize=4)
+def _positions(height: int, width: int, device: torch.device) -> Tensor:
+    """Return every position of an image, ``(height · width, 3)``: x, y, and 1."""
+    own = affine_grid(torch.eye(2, 3, device=device)[None], [1, 1, height, width], align_corners=False)
+    return pad(own.view(-1, 2), (0, 1), value=1.0)
 
 
 def _change_color(images: Tensor, factors: Tensor) -> Tensor:
