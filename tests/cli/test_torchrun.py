@@ -114,7 +114,7 @@ def test_a_killed_process_ends_the_others_with_an_error(machines: Machines, tmp_
     assert len(lg.open_run(out).history) >= 1
 
 
-def test_data_that_one_machine_does_not_see_are_an_error_on_both_and_then_they_train(machines: Machines, tmp_path: Path) -> None:
+def test_data_that_one_machine_does_not_see_is_an_error_on_both(machines: Machines, tmp_path: Path) -> None:
     logs = [tmp_path / "log 0", tmp_path / "log 1"]
 
     def train(rank: int) -> None:
