@@ -66,7 +66,8 @@ def fit_arguments(config: RunConfig) -> dict[str, Any]:
 
 def without_directories(config: RunConfig) -> RunConfig:
     """Return a configuration to share: of absolute paths only the last part is left."""
-    return config.model_copy(update={name: strip_directories(getattr(config, name)) for name in ("data", "weights")})
+    paths = ("data", "weights", "teacher")
+    return config.model_copy(update={name: strip_directories(getattr(config, name)) for name in paths})
 
 
 def strip_directories(value: Any) -> Any:
