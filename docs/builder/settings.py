@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from labelgap.core.data_options import DataOptions
-from labelgap.core.settings import annotation_text, settings_of
+from labelgap.core.settings import DataOptions, annotation_text, settings_of
 from labelgap.training.settings import PROTOCOLS, TrainingSettings
 
 PAGE = "reference/settings.md"

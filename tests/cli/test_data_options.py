@@ -14,7 +14,7 @@ from labelgap.cli.evaluate import evaluate
 from labelgap.cli.options import data_arguments
 from labelgap.cli.predict import predict
 from labelgap.cli.train import train
-from labelgap.core.data_options import DATA_OPTIONS, DataOptions
+from labelgap.core.settings import DATA_OPTIONS, DataOptions
 from labelgap.data import describe_datasets
 
 

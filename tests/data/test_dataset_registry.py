@@ -25,8 +25,8 @@ from labelgap.data import (
     register_dataset,
 )
 from labelgap.data import registry as registry_module
-from labelgap.data.opening import load_moved, load_stored
 from labelgap.data.readers.recipe import Recipe, StoredRecipe
+from labelgap.data.registry import load_moved, load_stored
 
 FEW: dict[str, Any] = {"train": 6, "val": 2, "test": 2}
 

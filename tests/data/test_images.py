@@ -15,8 +15,8 @@ from tests.training.untrained_run import CLASSES, make_run
 
 from labelgap.core.errors import InputError
 from labelgap.data import Split
+from labelgap.data.dataset import InMemoryImages, as_image_source
 from labelgap.data.images import ArrayImages, FileImages, to_channels
-from labelgap.data.in_memory import InMemoryImages, as_image_source
 from labelgap.labels import LabelTable
 
 

@@ -22,8 +22,7 @@ from tests.training.untrained_run import CALIBRATION, CLASSES, MARKS, make_run
 from labelgap.core.errors import InputError, RunError
 from labelgap.inference import export as export_module
 from labelgap.inference.columns import LABELS, labels_from_scores
-from labelgap.inference.export import ExportedFiles, export_onnx
-from labelgap.inference.export_script import SCRIPT
+from labelgap.inference.export import SCRIPT, ExportedFiles, export_onnx
 from labelgap.training import Run
 
 NETWORK: dict[str, Any] = {"head": "boostlu", "average_flips": True}

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from labelgap.core.errors import InputError
-from labelgap.inference.image_arguments import find_images, is_dataset_argument
+from labelgap.inference.sources import find_images, is_dataset_argument
 
 
 @pytest.fixture

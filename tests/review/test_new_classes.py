@@ -20,17 +20,17 @@ from labelgap.core.text import fold_name
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import describe_same_names
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
-from labelgap.review import new_classes as added_names
-from labelgap.review.apply import apply_decisions
-from labelgap.review.candidates import Candidates
-from labelgap.review.live import Ranking
-from labelgap.review.new_classes import (
+from labelgap.review import additions as added_names
+from labelgap.review.additions import (
     MAX_NAME,
     SimilarImages,
     center_features,
     check_class_name,
     extend_candidates,
 )
+from labelgap.review.apply import apply_decisions
+from labelgap.review.candidates import Candidates
+from labelgap.review.live import Ranking
 from labelgap.review.queues import class_feed, lacks_examples
 from labelgap.review.store import LabelKey
 

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 import labelgap as lg
 from labelgap.review import Review, decisions, open_review_folder
-from labelgap.review.new_photos import NewPhotos
+from labelgap.review.additions import NewPhotos
 
 
 @pytest.fixture

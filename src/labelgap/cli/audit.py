@@ -15,8 +15,8 @@ import labelgap as lg
 from labelgap.cli import options
 from labelgap.cli.options import check_moved, data_arguments, joined_processes, option, parse_names, with_options
 from labelgap.cli.printing import print_fields, print_json
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
+from labelgap.core.settings import DataOptions
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 from labelgap.cli.printing import print_fields, print_table
-from labelgap.core.data_options import DATA_OPTIONS
 from labelgap.core.errors import Problem, ProblemsError
+from labelgap.core.settings import DATA_OPTIONS
 
 if TYPE_CHECKING:
     from labelgap.data import DatasetReader

@@ -13,9 +13,9 @@ import labelgap as lg
 from labelgap.cli import options, printing
 from labelgap.cli.options import data_arguments, format_arguments, joined_processes, open_dataset, option, with_options
 from labelgap.cli.printing import interval, percent, print_fields, some_names
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_stem
+from labelgap.core.settings import DataOptions
 from labelgap.core.text import pluralize, truncate_text
 
 _CHANCE: Final = "so few known absent beside the present that random scores would reach more than 50"

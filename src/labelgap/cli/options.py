@@ -18,9 +18,17 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import labelgap as lg
-from labelgap.core.data_options import DATA, DATA_OPTIONS, PATH_OPTIONS, DataOptions, DataPaths
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError, nearest
-from labelgap.core.settings import Setting, settings_of, value_type
+from labelgap.core.settings import (
+    DATA,
+    DATA_OPTIONS,
+    PATH_OPTIONS,
+    DataOptions,
+    DataPaths,
+    Setting,
+    settings_of,
+    value_type,
+)
 from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import labelgap as lg
 from labelgap.cli import options
 from labelgap.cli.options import data_arguments, joined_processes, open_dataset, option, parse_count, with_options
 from labelgap.cli.printing import print_fields, print_parts, print_skipped, some_names
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
+from labelgap.core.settings import DataOptions
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _predict_parts(
 
 
 def _sources(texts: Sequence[str], options: DataOptions, split: str) -> list[ImageSource]:
-    from labelgap.inference.image_arguments import find_images, is_dataset_argument
+    from labelgap.inference.sources import find_images, is_dataset_argument
 
     tables = [text for text in texts if is_dataset_argument(text)]
     if tables and len(texts) > 1:

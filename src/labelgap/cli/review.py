@@ -18,9 +18,9 @@ from typer import Argument
 from labelgap.cli import options as shared
 from labelgap.cli.options import RunData, open_dataset, option, parse_duration, with_options
 from labelgap.cli.printing import Field, print_fields, print_json
-from labelgap.core.data_options import DataOptions
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_stem
+from labelgap.core.settings import DataOptions
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:

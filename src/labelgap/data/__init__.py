@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from labelgap.core.lazy import lazy_names
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FEATURES, ArrayImages, FeatureVectors, FileImages, ImageSource
-from labelgap.data.opening import load, load_from_recipe, load_moved, load_stored
 from labelgap.data.readers.arff import load_arff
 from labelgap.data.readers.chexpert import load_chexpert
 from labelgap.data.readers.coco import load_coco2014, load_coco2017
@@ -28,6 +27,10 @@ from labelgap.data.registry import (
     dataset_names,
     describe_dataset,
     describe_datasets,
+    load,
+    load_from_recipe,
+    load_moved,
+    load_stored,
     register_dataset,
 )
 from labelgap.data.summary import DatasetSummary, summarize

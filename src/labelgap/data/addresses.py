@@ -19,11 +19,10 @@ from PIL import Image
 
 from labelgap.core.errors import InputError
 from labelgap.core.findings import Note
-from labelgap.data.dataset import Dataset, Split
+from labelgap.data.dataset import Dataset, InMemoryImages, Split
 from labelgap.data.decoding import EncodedImage, UnreadableImageError, decode
 from labelgap.data.findings import count_labels
 from labelgap.data.images import StoredImages
-from labelgap.data.in_memory import InMemoryImages
 from labelgap.labels import LabelTable
 
 SCHEMES: Final = ("http", "https", "s3", "gs", "abfs", "abfss", "az")

@@ -18,9 +18,9 @@ from labelgap.core.findings import Finding
 from labelgap.core.text import format_option, pluralize, quote_formulas, truncate_text
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import FileImages
-from labelgap.data.opening import recognize_format
 from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.readers.table import ImageOptions, build_dataset, image_folder
+from labelgap.data.registry import recognize_format
 from labelgap.data.scanning import cluster_ids, find_duplicates, scan_images
 from labelgap.data.split import leaked_rows
 from labelgap.data.writers.formats import refuse_overwriting

@@ -1,7 +1,8 @@
-"""Where the images of a large prediction come from: Parquet files, tar files or loose images, divided into shards.
+"""Where the images of a prediction come from: the arguments of a command, or shards of a large source.
 
-A shard gives batches of columns: ``image``, a name; ``bytes`` or ``path``, what a ``Predictor`` reads; and where it has
-them ``split`` and the known labels, lists of ``present`` and ``absent`` names.
+A shard is of a Parquet file, a tar file or loose images. It gives batches of columns: ``image``, a name; ``bytes`` or
+``path``, what a ``Predictor`` reads; and where it has them ``split`` and the known labels, lists of ``present`` and
+``absent`` names.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.utils import glob_translate
 
-from labelgap.core.errors import InputError, LabelGapError
+from labelgap.core.errors import InputError, LabelGapError, describe_missing_path
 from labelgap.core.stored import READ_ERRORS, parse_json
+from labelgap.data import dataset_names, describe_datasets
 from labelgap.data.addresses import check_url, file_system, is_url, local_copy, remote, resolve_address
-from labelgap.data.readers.image_paths import is_image_name
-from labelgap.data.readers.shards import INDEX_FILE, ShardIndex, read_tar
+from labelgap.data.images import FileImages
+from labelgap.data.readers.image_paths import images_below, is_image_name, refuse_url
+from labelgap.data.readers.shards import INDEX_FILE, ShardIndex, is_shard_folder, is_shard_url, read_tar
 
 IMAGES_PER_SHARD: Final = 10_000
 CONTENT: Final = ("bytes", "path", "url", "image")
@@ -176,3 +179,69 @@ def _read_parquet(path: Path, address: str, size: int) -> Iterator[Batch]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+_LISTS: Final = (".txt", ".lst", ".list")
+_TABLES: Final = (".csv", ".tsv", ".parquet", ".npz", ".json", ".arff")
+
+
+def is_dataset_argument(text: str) -> bool:
+    """Return whether an argument is DATA, rather than images; an unpublished folder is one of images."""
+    path = Path(text).expanduser()
+    if is_shard_url(text) or is_shard_folder(path):
+        return True
+    if path.is_dir():
+        return any(reader.layout.find is not None and reader.recognizes(path) for reader in describe_datasets())
+    if path.suffix.lower() in _TABLES:
+        return True
+    if path.exists() or glob.has_magic(text):
+        return False
+    return "=" in text or text in dataset_names()
+
+
+def find_images(texts: Sequence[str], folder: str | os.PathLike[str] | None = None) -> FileImages:
+    """Return the images of files, folders, patterns and lists (.txt, .lst, relative to ``folder``), in their order."""
+    names = tuple(dict.fromkeys(name for text in texts for name in _expand(text, folder)))
+    if not names:
+        raise InputError(f"there is no image in {', '.join(texts)}: files ending in .jpg, .png, .webp and the like.")
+    if not any(os.path.isabs(name) or os.pardir in Path(name).parts for name in names):  # noqa: PTH117 - faster for many
+        return FileImages(".", names)
+    files = [os.path.abspath(name) for name in names]  # noqa: PTH100 - faster for many, and no links to follow
+    return FileImages(Path(files[0]).anchor, names, files)
+
+
+def _expand(text: str, folder: str | os.PathLike[str] | None) -> Iterable[str]:
+    refuse_url(text, "images")
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return images_below(path)
+    if path.suffix.lower() in _LISTS and path.is_file():
+        return _read_list(path, folder)
+    if path.exists():
+        if not is_image_name(path.name):
+            raise InputError(f"{path} has no image suffix; a list of paths is a text file ending in .txt.")
+        return [str(path)]
+    if glob.has_magic(text):
+        return _match(str(path))
+    raise InputError(describe_missing_path(path))
+
+
+def _match(pattern: str) -> Iterator[str]:
+    for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns may be absolute
+        path = Path(match)
+        if path.is_dir():
+            if not pattern.endswith("**"):
+                yield from images_below(path)
+        elif is_image_name(path.name):
+            yield str(path)
+
+
+def _read_list(path: Path, folder: str | os.PathLike[str] | None) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for line in file:
+                if name := line.strip():
+                    refuse_url(name, "images")
+                    yield os.path.normpath(name if folder is None else Path(folder) / name)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not a text file in UTF-8 ({error.reason}): it holds a path per line.") from None

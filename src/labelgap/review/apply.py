@@ -28,9 +28,9 @@ from labelgap.labels.io.rewrite import RewriteResult, rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import ProvenanceEntry, provenance_path, read_provenance, write_provenance
 from labelgap.review.acceptance import MACHINE
+from labelgap.review.additions import check_class_name, taken_names
 from labelgap.review.candidates import Candidates
 from labelgap.review.folder import ReviewFolder, drawn_rows
-from labelgap.review.new_classes import check_class_name, taken_names
 from labelgap.review.store import SOURCE, read_classes, read_decisions
 
 

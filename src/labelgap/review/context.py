@@ -13,7 +13,7 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
 
 from labelgap.reporting.page import package_version
-from labelgap.review.new_photos import NewPhotos
+from labelgap.review.additions import NewPhotos
 from labelgap.review.queues import Feed, FeedPage, decided_rows, mix, paginate
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review

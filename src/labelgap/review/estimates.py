@@ -49,9 +49,9 @@ from labelgap.metrics.label_model import (
     round_to_sum,
     to_log_odds,
 )
+from labelgap.review.additions import ADDED_SCORE
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.folder import ReviewFolder
-from labelgap.review.new_classes import ADDED_SCORE
 from labelgap.review.progress import CurrentDecisions, order_decisions
 from labelgap.review.store import LabelKey
 

@@ -28,7 +28,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.seeds import numpy_generator
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import FeatureVectors
-from labelgap.data.opening import load_moved, load_stored
+from labelgap.data.registry import load_moved, load_stored
 from labelgap.data.split import hold_out_val
 from labelgap.labels.codes import UNKNOWN
 from labelgap.review.store import read_decisions

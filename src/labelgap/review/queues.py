@@ -22,9 +22,9 @@ from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
 from labelgap.metrics.label_model import round_to_sum, to_log_odds
 from labelgap.review.acceptance import AcceptedLabels, measure_machine
+from labelgap.review.additions import FEWEST_EXAMPLES
 from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
 from labelgap.review.estimates import NEXT
-from labelgap.review.new_classes import FEWEST_EXAMPLES
 from labelgap.review.progress import correct_scores
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED, DecisionEvent

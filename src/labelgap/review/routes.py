@@ -19,6 +19,7 @@ from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import DiskError
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues, views
+from labelgap.review.additions import NewPhotos
 from labelgap.review.context import (
     AppContext,
     Browser,
@@ -32,7 +33,6 @@ from labelgap.review.context import (
     find_image,
     status_parts,
 )
-from labelgap.review.new_photos import NewPhotos
 from labelgap.review.queues import PageAim
 from labelgap.review.schemas import (
     CandidateId,

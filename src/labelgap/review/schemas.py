@@ -34,7 +34,7 @@ class _StrictModel(BaseModel):
 
 
 class ClassMessage(_StrictModel):
-    """A class to add; ``new_classes.names`` says which names it may have."""
+    """A class to add; ``review.additions`` says which names it may have."""
 
     store: Token
     reviewer: Reviewer

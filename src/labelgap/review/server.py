@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError
-from labelgap.review.new_photos import NewPhotos
+from labelgap.review.additions import NewPhotos
 from labelgap.review.session import Review
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from labelgap.audit.candidates import KINDS
 from labelgap.audit.live import Aim
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Split
+from labelgap.review.additions import AddedClassNames, SimilarImages
 from labelgap.review.candidates import WRONG, Candidates, Copies, find_copies
 from labelgap.review.database import FILE as STORE
 from labelgap.review.estimates import AuditCounts, ReviewEstimate, SampleEstimate, count_audited, estimate_current
 from labelgap.review.folder import ReviewFolder, open_review_folder
 from labelgap.review.live import LiveRankings, Ranking, RankingJob, image_features
-from labelgap.review.new_classes import AddedClassNames, SimilarImages
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.store import ASKED, Decision, DecisionStore, LabelKey
 from labelgap.review.team import SecondOpinions

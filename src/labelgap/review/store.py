@@ -229,7 +229,7 @@ class DecisionStore:
         return self._execute("SELECT number, aim, model, decisions, last_event FROM rankings ORDER BY number")
 
     def add_class(self, name: str, reviewer: str) -> None:
-        """Add a class; nothing happens where it was added already. Names are checked by ``review.new_classes``."""
+        """Add a class; nothing happens where it was added already. Names are checked by ``review.additions``."""
         with self._writing():
             (count,) = self._connection.execute("SELECT count(*) FROM classes WHERE name <> ?", (name,)).fetchone()
             if count >= MAX_CLASSES:

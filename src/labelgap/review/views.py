@@ -18,9 +18,9 @@ from labelgap.core.text import indefinite_article, pluralize
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues
+from labelgap.review.additions import FEWEST_EXAMPLES
 from labelgap.review.candidates import WRONG
 from labelgap.review.estimates import MIN_RANDOM, SampleEstimate, describe_estimate, describe_next
-from labelgap.review.new_classes import FEWEST_EXAMPLES
 from labelgap.review.progress import ClassProgress
 from labelgap.review.queues import Feed, FeedPage, paginate
 from labelgap.review.session import Review

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
-from labelgap.core.data_options import DATA_OPTIONS, PATH_OPTIONS
 from labelgap.core.files import display_path
+from labelgap.core.settings import DATA_OPTIONS, PATH_OPTIONS
 from labelgap.core.text import parse_scalar
 from labelgap.core.trust import is_class_path
 from labelgap.data.dataset import Dataset, Split

@@ -21,10 +21,9 @@ from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
 from labelgap.core.text import html_facts, pluralize
 from labelgap.core.trust import is_class_path, require_trust
-from labelgap.data.dataset import Dataset
+from labelgap.data.dataset import Dataset, as_image_source
 from labelgap.data.images import FEATURES, ImageSource
-from labelgap.data.in_memory import as_image_source
-from labelgap.data.opening import load_stored
+from labelgap.data.registry import load_stored
 from labelgap.data.split import hold_out_val
 from labelgap.labels import Revisions
 from labelgap.metrics import Thresholds

@@ -20,7 +20,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import FORMATS, decode, open_image
 from labelgap.data.images import FileImages
 from labelgap.data.writers.formats import write_coco
-from labelgap.inference.export_script import SCRIPT
+from labelgap.inference.export import SCRIPT
 from labelgap.labels import PRESENT, LabelTable
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -44,7 +44,7 @@ def test_every_image_is_opened_in_one_place_and_with_the_list_of_formats() -> No
             if "PIL" not in (code := path.read_text(encoding="utf-8")):
                 continue
             assert not list(unlisted_opens(ast.parse(code))), f"{path}: open images by labelgap.data.decoding"
-            assert path == OPENER or path.name == "export_script.py" or "Image.open(" not in code, path
+            assert path == OPENER or path.name == "export.py" or "Image.open(" not in code, path
     assert not list(unlisted_opens(ast.parse(SCRIPT))) and repr(FORMATS) in SCRIPT
     for code in ("Image.open(a)", "PIL.Image.open(a, 'r')", "from PIL.Image import open as o"):
         assert list(unlisted_opens(ast.parse(code)))

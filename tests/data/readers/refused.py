@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import load
+from labelgap.data.registry import load
 
 PLACE = re.compile(r"(\S+?(?:, (?:line|row) [\d,]*\d(?:, column \d+)?)?)(?:: | |$)")
 

@@ -22,8 +22,8 @@ from tests.data.readers.refused import places, refused
 from tests.data.readers.test_load_features import arrays, stored
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import load
 from labelgap.data.readers import folder as folder_module
+from labelgap.data.registry import load
 from labelgap.data.writers.fiftyone import read_fiftyone
 from labelgap.data.writers.label_studio import read_label_studio
 from labelgap.labels import LabelTable

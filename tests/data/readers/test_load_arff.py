@@ -13,7 +13,7 @@ from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import NoSplit
 from labelgap.data.images import FeatureVectors
-from labelgap.data.opening import load
+from labelgap.data.registry import load
 from labelgap.data.summary import summarize
 
 HEADER = """% a comment, and a blank line

@@ -11,8 +11,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError
 from labelgap.data.findings import LeaksAllowed
-from labelgap.data.opening import load
-from labelgap.data.registry import describe_dataset
+from labelgap.data.registry import describe_dataset, load
 from labelgap.data.split import hold_out_val
 
 FACTS = "Path,Sex,Age,Frontal/Lateral,AP/PA"

@@ -19,8 +19,8 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import decode
 from labelgap.data.findings import ImagesSkipped, NoValRows, ValidationHeldOut
-from labelgap.data.opening import load, load_from_recipe
 from labelgap.data.readers.table import load_csv
+from labelgap.data.registry import load, load_from_recipe
 from labelgap.data.split import hold_out_val
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 

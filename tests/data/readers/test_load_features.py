@@ -17,7 +17,7 @@ from tests.data.sentences import sentences
 from labelgap.core.errors import InputError
 from labelgap.data.images import FeatureVectors, ImageSource
 from labelgap.data.loader import ImageLoader
-from labelgap.data.opening import load, load_from_recipe
+from labelgap.data.registry import load, load_from_recipe
 from labelgap.data.transforms import Resize
 from labelgap.labels import UNKNOWN, LabelTable
 

@@ -12,7 +12,7 @@ from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
-from labelgap.data.opening import load
+from labelgap.data.registry import load
 from labelgap.labels import LabelTable
 from labelgap.labels.io.table_file import SimilarClasses
 

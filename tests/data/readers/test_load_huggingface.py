@@ -18,9 +18,8 @@ from tests.data.readers.refused import places
 from tests.data.sentences import sentences
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.opening import load
 from labelgap.data.readers.huggingface import RowImages
-from labelgap.data.registry import describe_dataset
+from labelgap.data.registry import describe_dataset, load
 from labelgap.data.split import is_unsplit
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

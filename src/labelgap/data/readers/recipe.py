@@ -25,8 +25,8 @@ from pydantic import (
     model_validator,
 )
 
-from labelgap.core.data_options import PATH_OPTIONS
 from labelgap.core.errors import InputError
+from labelgap.core.settings import PATH_OPTIONS
 from labelgap.core.stored import validation_reason
 from labelgap.core.text import truncate_text
 from labelgap.data.readers.image_paths import refuse_url

@@ -18,9 +18,8 @@ from labelgap.core.errors import InputError, UnknownNameError, describe_missing_
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
 from labelgap.data.images import FEATURES
-from labelgap.data.opening import load
 from labelgap.data.readers.features import is_feature_file
-from labelgap.data.registry import dataset_names, describe_dataset
+from labelgap.data.registry import dataset_names, describe_dataset, load
 from labelgap.studies.compare.results import SkippedMethod
 from labelgap.studies.compare.settings import (
     ALL_LABELS,

@@ -11,7 +11,7 @@ from PIL import Image
 from tests.data.readers.refused import places, refused
 
 from labelgap.core.errors import InputError
-from labelgap.data.opening import load
+from labelgap.data.registry import load
 from labelgap.labels import ABSENT, PRESENT, paper_split
 
 CATEGORIES = [

@@ -16,7 +16,7 @@ from labelgap.core.errors import UnknownNameError
 from labelgap.data import read_cub_certainty
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ImagesSkipped
-from labelgap.data.opening import load
+from labelgap.data.registry import load
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, paper_split
 from labelgap.studies.reproduce.tables import find_table, open_sources
 

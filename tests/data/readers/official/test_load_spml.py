@@ -9,8 +9,7 @@ import numpy as np
 from PIL import Image
 from tests.data.readers.refused import places, refused
 
-from labelgap.data.opening import load
-from labelgap.data.registry import describe_dataset
+from labelgap.data.registry import describe_dataset, load
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
 

@@ -12,7 +12,7 @@ from tests.data.readers.refused import places, refused
 from labelgap.core.errors import ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.findings import ImagesNotListed
-from labelgap.data.opening import load
+from labelgap.data.registry import load
 from labelgap.labels import ABSENT, PRESENT, LabelTable, paper_split
 
 CLASSES = ("aeroplane", "person", "train")
