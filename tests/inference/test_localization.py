@@ -11,9 +11,8 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.images import FEATURES, FileImages
 from labelgap.inference import localization
-from labelgap.inference.localization import map_maximum, pointing_game
+from labelgap.inference.localization import map_maximum, mean_class_rate, pointing_game, pointing_hits
 from labelgap.labels import LabelTable
-from labelgap.metrics.localization import mean_class_rate, pointing_hits
 from labelgap.training import Run
 from labelgap.training.fit import fit
 

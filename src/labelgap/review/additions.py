@@ -34,9 +34,10 @@ from labelgap.labels.io.table_file import TableOptions
 from labelgap.review.candidates import MISSING, RANDOM, CandidateColumns, Candidates, combine_hashes, hash_names
 from labelgap.review.database import MAX_CLASSES
 from labelgap.review.folder import ReviewFolder, drawn_rows
-from labelgap.review.schemas import printable_name
 from labelgap.review.store import DecisionStore
 
+# zero-width joiners: not printable, but required to spell names in Persian and many scripts of India
+_JOINERS: Final = str.maketrans("", "", "\u200c\u200d")
 MAX_NAME: Final = 80  # characters of a name
 _SEPARATORS: Final = ";,|[]"  # what tables write between and around the names of a list
 FEWEST_EXAMPLES: Final = 5  # how many images have to be marked before an added class is ranked
@@ -47,6 +48,15 @@ MIN_DRAWN: Final = 100
 INTERVAL: Final = 0.5  # seconds after which another look at the store may be taken
 MAX_LABELS: Final = 10_000_000  # candidates that added classes may have together: a few hundred megabytes
 PATIENCE: Final = 2.0  # seconds that a request waits for features that are being loaded
+
+
+def printable_name(text: str) -> str:
+    """Return a name with single blanks; a ``ValueError`` where it has other than printable characters, or none."""
+    text = " ".join(text.split())
+    visible = text.translate(_JOINERS)
+    if not fold_name(text) or not visible.isprintable():
+        raise ValueError("a name consists of printable characters")
+    return text
 
 
 def check_class_name(name: str, classes: Iterable[str], added: int = 0, taken: Iterable[str] = ()) -> str:

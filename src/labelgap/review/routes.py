@@ -1,4 +1,4 @@
-"""The web application of the page: its routes, and its answers to errors."""
+"""The web application of the page: its messages, with these fields and bounds alone, its routes, its errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from fastapi import APIRouter, FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from labelgap.core.errors import InputError, LabelGapError
 from labelgap.core.files import DiskError
+from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues, views
-from labelgap.review.additions import NewPhotos
+from labelgap.review.additions import NewPhotos, printable_name
 from labelgap.review.context import (
     AppContext,
     Browser,
@@ -34,23 +36,78 @@ from labelgap.review.context import (
     status_parts,
 )
 from labelgap.review.queues import PageAim
-from labelgap.review.schemas import (
-    CandidateId,
-    ClassMessage,
-    DecisionBatch,
-    DecisionMessage,
-    LeaseMessage,
-    PhotosMessage,
-    Reviewer,
-    Token,
-    UndoMessage,
-)
 from labelgap.review.session import Review
 from labelgap.review.store import SECOND, Decision, DecisionOutcome, Undo
 from labelgap.review.team import Holder
 from labelgap.review.thumbnails import LARGE_SIZE, THUMBNAIL_SIZE
 from labelgap.review.views import render
 from labelgap.review.wrong_labels import WrongQueue, wrong_queue
+
+MAX_ACTIONS: Final = 500
+MAX_LEASED: Final = 2000
+
+CandidateId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+Token = Annotated[str, Field(pattern=r"^[0-9a-zA-Z-]{8,64}$")]
+Reviewer = Annotated[str, Field(min_length=1, max_length=80), AfterValidator(printable_name)]
+
+
+class _StrictModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ClassMessage(_StrictModel):
+    """A class to add; ``review.additions`` says which names it may have."""
+
+    store: Token
+    reviewer: Reviewer
+    name: str = Field(min_length=1, max_length=200)
+
+
+class PhotosMessage(_StrictModel):
+    """New photos to add to the run: the path of a table or a folder on the machine of the server."""
+
+    store: Token
+    reviewer: Reviewer
+    path: str = Field(pattern=r"^[^\x00]+$", max_length=4096)
+
+
+class DecisionMessage(_StrictModel):
+    """A decision; see ``store.Decision``."""
+
+    request_id: Token
+    id: CandidateId
+    value: int = Field(ge=UNKNOWN, le=PRESENT)
+    base_version: int = Field(ge=0, le=2**53)
+    asked: Literal["missing", "classifier", "random", "wrong", "other", "second"] | None = None
+    ranking: int = Field(default=0, ge=0, le=2**53)
+    place: int = Field(default=0, ge=0, le=2**53)
+
+
+class LeaseMessage(_StrictModel):
+    """The candidates that an open page shows; none when it is left."""
+
+    store: Token
+    lease: Token  # the page
+    reviewer: Reviewer  # who looks at it
+    class_number: int | None = Field(ge=0, le=10**7)  # the class that it is about
+    ids: list[CandidateId] = Field(max_length=MAX_LEASED)
+
+
+class UndoMessage(_StrictModel):
+    """The withdrawal of a decision, given by its request id."""
+
+    request_id: Token
+    undoes: Token
+
+
+class DecisionBatch(_StrictModel):
+    """Decisions in the order in which they were made."""
+
+    store: Token  # another review may be served at the same address by now
+    client: Token  # the browser window
+    reviewer: Reviewer
+    actions: list[DecisionMessage | UndoMessage] = Field(min_length=1, max_length=MAX_ACTIONS)
+
 
 # For images and static files; the address of a static file changes with its content.
 _CACHEABLE: Final = {"cache-control": "private, max-age=3600"}

@@ -25,11 +25,11 @@ from labelgap.inference.localization import (
     image_size,
     map_maximum,
     pointing_game,
+    pointing_hits,
     unseen_split,
     without_maps,
 )
 from labelgap.labels import PRESENT
-from labelgap.metrics.localization import pointing_hits
 from labelgap.reporting import style
 from labelgap.reporting.formatting import divide, format_measure, truncate_label
 from labelgap.reporting.page import Columns, Page, render_template, stack_columns
