@@ -18,8 +18,7 @@ from tests.killing import run_forked
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.core.tensors import read_tensors
-from labelgap.data.dataset import Split
-from labelgap.data.in_memory import as_image_source
+from labelgap.data.dataset import Split, as_image_source
 
 PARTS = {"train": 60, "val": 40, "test": 20}
 
