@@ -13,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,12 +25,14 @@ from tests.review.http_client import ReviewClient, ids, run_server
 from tests.review.samples import make_photos
 from tests.waiting import PATIENCE
 
+from labelgap.data.prior import read_prior
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, create_random_review, decisions, open_review_folder
 from labelgap.review.database import FILE
 from labelgap.review.security import MAX_BODY_BYTES
 from labelgap.review.server import serve
 from labelgap.review.store import Decision, DecisionStore
+from labelgap.review.views import make_tile
 
 
 def test_every_answer_forbids_what_the_page_does_not_need(client: ReviewClient) -> None:
@@ -69,6 +72,22 @@ def test_photos_lose_their_metadata_and_keep_their_shape(photos: Review, tmp_pat
         name = photos.candidates.columns.images[photos.candidates.image_index(image) or 0][1]
         (tmp_path / "photos" / name).unlink()
         assert client.request(f"/large/{image}").status == 404
+
+
+def test_who_said_it_is_shown_beside_the_score(folder: Path, tmp_path: Path) -> None:
+    with closing(Review(open_review_folder(folder))) as plain:
+        key = plain.candidates.key(0)
+    (tmp_path / "clip.csv").write_text(f"image,class,probability\n{key.image},{key.class_name},0.93\n")
+    opened = open_review_folder(folder)
+    asked = replace(opened, recipe={**opened.recipe, "options": {"prior": "clip.csv"}})
+    data = opened.data
+    prior, _ = read_prior(tmp_path / "clip.csv", data.classes, set(data.train.labels.images))
+    asked.__dict__["data"] = replace(data, prior=prior)
+    with closing(Review(asked)) as review, run_server(review) as client:
+        tiles = [make_tile(review, number)["said"] for number in range(2)]
+        assert tiles == ["clip 93 %", ""]
+        page = client.request(f"/class/{data.classes.index(key.class_name)}").text
+        assert "clip 93 %" in page and 'id="scores"' in page
 
 
 def test_what_another_process_writes_is_seen(client: ReviewClient, review: Review, folder: Path) -> None:

@@ -31,7 +31,7 @@ from labelgap.audit.candidates import (
     write_review_file,
 )
 from labelgap.audit.runs import describe_audit, prior_slopes
-from labelgap.audit.scorers import AuditContext, HeadScorer, train_run_heads
+from labelgap.audit.scorers import AuditContext, HeadScorer, Scorer, train_run_heads
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
@@ -165,7 +165,7 @@ def find_missing_in_parts(
             said = loaded.prior.standardized(name, tables)
             sources[name] = PriorOfParts(parts, np.concatenate([said[split] for split in tables]))
     with reporter.bar("ranking", 3 * int(parts.starts[-1])):
-        scorers = [parts, *sources.values()]
+        scorers: list[Scorer] = [parts, *sources.values()]
         ranking = rank_candidates(parts, scorers, limits, seed, advance=reporter.advance, priors=len(sources))
     places = (place for part in parts for place in parts.places(part)) if loaded is not None else ()
     trained = None if loaded is None else sum(place is not None and place[0] == "train" for place in places)

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -103,6 +104,22 @@ class Prior:
         for part in (self.source, self.image, self.column, self.probability):
             digest.update(part.tobytes())
         return digest.hexdigest()
+
+    @cached_property
+    def _labels(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The statements in the order of their labels: the labels as ``image · K + class``, and the statements."""
+        label = self.image * len(self.classes) + self.column
+        order = np.argsort(label, kind="stable")
+        return label[order], order
+
+    def of_label(self, image: str, class_name: str) -> dict[str, float]:
+        """Return which source says what of a label."""
+        if image not in self.images or class_name not in self.classes:
+            return {}
+        labels, order = self._labels
+        label = self.images[image] * len(self.classes) + self.classes.index(class_name)
+        own = order[slice(*np.searchsorted(labels, [label, label + 1]))]
+        return {self.sources[self.source[each]]: float(self.probability[each]) for each in own}
 
     def of_table(self, source: str, table: LabelTable) -> NDArray[np.float32]:
         """Return what a source says of the images of a table, ``(N, K)``; NaN where it says nothing."""
@@ -239,8 +256,9 @@ def _find_images(names: Iterable[str], images: Collection[str]) -> list[str]:
             loose[key] = image if key not in loose else ""
     found = []
     for name in names:
-        key = None if (exact := match_name(name, images)) else match_name(normalize_name(name), loose)
-        found.append(exact or ("" if key is None else loose[key]))
+        exact = match_name(name, images)
+        near = None if exact else match_name(normalize_name(name), loose)
+        found.append(exact or ("" if near is None else loose[near]))
     return found
 
 

@@ -86,6 +86,7 @@ def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, An
         "version": int(current.version[number]) if decided else 0,
         "who": current.reviewers[current.reviewer[number]] if decided else "",
         "score": _format_percent(float(columns.score[number])),
+        "said": _format_prior(review, key.image, key.class_name),
         "observed": str(int(columns.observed[number])) if columns.kind[number] == WRONG else "",
         "copies": [copy.image for copy in review.copies_of(number)],
         "asked": asked,
@@ -204,6 +205,15 @@ def known_labels(review: Review, image: int) -> dict[str, Any]:
     present, absent = (names[codes == state].tolist() for state in (PRESENT, ABSENT))
     more, unknown = max(len(absent) - _MAX_ABSENT, 0), int((codes == UNKNOWN).sum())
     return {"present": present, "absent": absent[:_MAX_ABSENT], "more_absent": more, "unknown": unknown}
+
+
+def _format_prior(review: Review, image: str, class_name: str) -> str:
+    """Return what the sources of a prior say of a label; "" where that is nothing. Pages show it on request only."""
+    if not {**review.folder.recipe.get("options", {}), **review.folder.options}.get("prior"):
+        return ""
+    prior = review.folder.data.prior
+    said = {} if prior is None else prior.of_label(image, class_name)
+    return ", ".join(f"{source} {_format_percent(value)}" for source, value in said.items())
 
 
 def _format_percent(score: float) -> str:
