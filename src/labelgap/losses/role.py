@@ -141,7 +141,7 @@ def initial_label_logits(table: LabelTable, seed: int, heads: tuple[int, ...] = 
     logits = torch.empty(table.shape).uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
     if table.soft is not None:
         target, weight = map(torch.from_numpy, table.soft)
-        logits = torch.lerp(logits, torch.logit(target.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY)), weight)
+        logits = torch.lerp(logits, torch.logit(target).clamp(-KNOWN_LOGIT, KNOWN_LOGIT), weight)
     rows, columns = torch.from_numpy(table.rows), torch.from_numpy(table.columns.astype("int64"))
     logits[rows, columns] = torch.where(torch.from_numpy(table.values == PRESENT), KNOWN_LOGIT, -KNOWN_LOGIT)
     return logits.expand(*heads, *table.shape).clone(memory_format=torch.contiguous_format)

@@ -12,8 +12,8 @@ there are some, all other classes lend theirs where there are few, and m says ho
 gave. Absents that a person decided on likely labels are left out, as no random sample; those of random images count.
 The label model (``metrics.label_model``) makes probabilities t of the sums.
 
-An unknown label of which a source that counts says something gets the target t with the weight :math:`\max(0, 2t - 1)`:
-so sure is the calibration that it is present. What is probably absent is left to the method, whose rule for unknown
+An unknown label of which a source that counts says something counts as present with the weight :math:`\max(0, 2t - 1)`:
+of t for it and 1 − t against it so much remains. What is probably absent is left to the method, whose rule for unknown
 labels serves it better: with targets for these labels too `em` lost 3 to 6 points on VOC (docs/results/prior.md).
 """
 
@@ -45,8 +45,8 @@ from labelgap.training.folds import assign_folds, fold_groups, head_config
 from labelgap.training.history import PriorRecord, SourceRecord, finite
 from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.run_files import PRIOR_FILE
-from labelgap.training.search import search_heads
-from labelgap.training.selection import choose_selection
+from labelgap.training.search import search_heads, selection_score
+from labelgap.training.selection import Selection, choose_selection
 
 BINS: Final = 10
 _SPREAD: Final = 0.5  # τ
@@ -129,7 +129,7 @@ def calibrate(prior: Prior, labels: LabelTable, logits: NDArray[np.float32]) -> 
     if model is not None:
         heard = np.any(~np.isnan(said) & (counted > 0)[:, None], axis=0)
         weight = np.where(heard & unknown, np.maximum(0.0, 2 * chance - 1), 0.0)
-        soft = SoftLabels(chance.astype(np.float32), weight.astype(np.float32))
+        soft = SoftLabels(np.where(weight > 0, 1.0, chance).astype(np.float32), weight.astype(np.float32))
     return CalibratedPrior(soft, PriorRecord(used=False, sources=records))
 
 
@@ -179,8 +179,8 @@ def lay_prior(
 ) -> CalibratedPrior:
     """Calibrate the prior of data, and judge it by a linear head on the ``features`` of train, and of val if any.
 
-    Where it is ``optional`` it is used only if the known labels of val, or of train out of fold, are ranked better
-    with it.
+    Where it is ``optional`` it is used only if the labels of val, or the known ones of train out of fold, are ranked
+    better with it.
     """
     prior, (data, _) = data.prior, leave_out_ranked_absents(data)
     assert prior is not None
@@ -197,21 +197,27 @@ def lay_prior(
         "options": {},
     }
     base = head_config(config).model_copy(update={**settings, "standardize": True, "stop_below": None})
-    space = SearchSpace((method,), decay=True)
-    candidates = candidate_configs(base, labels, train.shape[1], space)
+    base = candidate_configs(base, labels, train.shape[1], SearchSpace((method,), decay=True))[1]
     fold = assign_folds(labels, FOLDS, config.seed, fold_groups(data, "train", train.cpu().numpy()))
-    plain = search_heads(features, labels, candidates, fold, device=device, space=space)
+    plain = search_heads(features, labels, [base], fold, device=device)
     assert plain.logits is not None
     found = calibrate(prior, labels, plain.logits)
     if found.soft is None:
         return found
-    tuned = [base.model_copy(update=dict(plain.settings))]
-    judge = None if data.val is None else choose_selection(data.val.labels, None)
-    asked = fold if judge is None or judge.labels is None else judge
-    with_prior, without = (
-        search_heads(features, table, tuned, asked, device=device).best_score
-        for table in (labels.with_soft(found.soft), labels)
-    )
-    judged = {"score": with_prior, "score_without": without, "judge": "train" if asked is fold else "val"}
-    used = not optional or (with_prior is not None and without is not None and with_prior > without)
+    tables, judge = (labels.with_soft(found.soft), labels), None
+    if data.val is not None:
+        judge = choose_selection(data.val.labels, None)
+        judge = judge if judge.rule in ("clean", "known") else None
+    if judge is not None:
+        scores = [search_heads(features, each, [base], judge, device=device).best_score for each in tables]
+    else:  # an unknown label counts as absent, unless it is one of those that the prior calls present
+        open_ones = (labels.to_dense() == UNKNOWN) & (found.soft.weight > 0)
+        known = LabelTable.from_dense(
+            np.where(open_ones, UNKNOWN, labels.with_unknown_absent().to_dense()), data.classes
+        )
+        ranked = search_heads(features, tables[0], [base], fold, device=device).logits
+        assert ranked is not None
+        scores = [finite(selection_score(Selection("known", known, ""), each)) for each in (ranked, plain.logits)]
+    judged = {"score": scores[0], "score_without": scores[1], "judge": "train" if judge is None else "val"}
+    used = not optional or (scores[0] or 0.0) > (scores[1] or 0.0)
     return CalibratedPrior(found.soft if used else None, found.record.model_copy(update={**judged, "used": used}))
