@@ -237,7 +237,11 @@ def near_pairs(scan: ImageScan, rows: Sequence[int] | NDArray[np.int64] | None =
     same = _same_bits(chosen, place, color[chosen, 0])
     representative = np.zeros(len(different), dtype=np.int64)
     representative[place[::-1]] = chosen[::-1]
-    found = [_close(different, first, second) for first, second in _candidates(different)]
+    found = list[tuple[NDArray[np.int64], NDArray[np.int64]]]()
+    for first, second in _candidates(different):
+        bits = (different[first] ^ different[second]).view(np.uint8).reshape(-1, 8)
+        near = _BIT_COUNTS[bits].sum(axis=1) <= MAX_HASH_DISTANCE
+        found.append((first[near], second[near]))
     left = representative[np.concatenate([same[0][:0], *(pair[0] for pair in found)])]
     right = representative[np.concatenate([same[0][:0], *(pair[1] for pair in found)])]
     first = np.concatenate([same[0], np.minimum(left, right)])
@@ -284,15 +288,6 @@ def _candidates(bits: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], N
             step += 1
             at = at[at + step < len(key)]
             at = at[key[at + step] == key[at]]
-
-
-def _close(
-    bits: NDArray[np.uint64], first: NDArray[np.int64], second: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Keep the pairs whose hashes differ in few bits."""
-    different = (bits[first] ^ bits[second]).view(np.uint8).reshape(-1, 8)
-    near = _BIT_COUNTS[different].sum(axis=1) <= MAX_HASH_DISTANCE
-    return first[near], second[near]
 
 
 MAX_QUICK_FILES: Final = 200_000

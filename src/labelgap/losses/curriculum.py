@@ -36,12 +36,6 @@ TEMPORARY_BYTES = 24
 """Bytes that a round takes for each image and class: the logits, their order, and what can be chosen."""
 
 
-def known_share_weight(labels: Tensor, like: Tensor) -> Tensor:
-    r"""Return the weight of each image, :math:`g(\rho) = -4.45\,\rho + 5.45`, ρ the known share of its labels."""
-    known = (~states(labels).unknown).to(like.dtype).mean(dim=-1, keepdim=True)
-    return SLOPE * known + OFFSET
-
-
 def confidence_level(tau: Number, device: torch.device) -> Tensor:
     """Return the logit of a probability, rounded up to a float32: ``x >= level`` of float32 logits is exact."""
     level = torch.logit(torch.as_tensor(tau, dtype=torch.float64, device="cpu"))
@@ -52,14 +46,17 @@ def confidence_level(tau: Number, device: torch.device) -> Tensor:
 def partial_cross_entropy(logits: Tensor, labels: Tensor, *, eps: Number = 0.0) -> Tensor:
     r"""Cost of every entry when only known labels count, with more weight on images of which little is known.
 
-    .. math:: \ell = g(\rho)\,\bigl([y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p))\bigr)
+    .. math:: \ell = g(\rho)\,\bigl([y=1]\,(-\ln p) + [y=0]\,(-\ln(1-p))\bigr), \qquad g(\rho) = -4.45\,\rho + 5.45
+
+    ρ is the known share of the labels of an image.
 
     Example:
         >>> partial_cross_entropy(torch.zeros(1, 2), torch.tensor([[1, -1]]))
         tensor([[2.2354, 0.0000]])
     """
     cost = ignore_unknown(logits, labels, eps=eps)
-    return known_share_weight(labels, cost) * cost
+    known = (~states(labels).unknown).to(cost.dtype).mean(dim=-1, keepdim=True)
+    return (SLOPE * known + OFFSET) * cost
 
 
 class CurriculumLabeling(PseudoLabelRounds):

@@ -281,15 +281,14 @@ class PermanentCorrection(PerImageState, LargeLoss, ABC):
     def _corrections(self, logits: Tensor, labels: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the masks of what earlier steps corrected and of what this step corrects."""
         unknown = is_unknown(labels)
-        before = are_above(self._epochs_of(index), 0) & unknown
-        return before, self.large(logits.detach(), unknown ^ before)
-
-    def _epochs_of(self, index: Tensor | None) -> Tensor:
         self.prepared_table()
         if self.log is None or index is None:
-            return self.state_rows("corrected_in", index)
-        self.check_rows(index)
-        return self.log.epochs_of(index).to(self.epoch_tensor.device)
+            epochs = self.state_rows("corrected_in", index)
+        else:
+            self.check_rows(index)
+            epochs = self.log.epochs_of(index).to(self.epoch_tensor.device)
+        before = are_above(epochs, 0) & unknown
+        return before, self.large(logits.detach(), unknown ^ before)
 
     def cost(self, logits: Tensor, labels: Tensor, index: Tensor | None, features: Tensor | None) -> Tensor:
         """Apply the corrections so far and those of this step; ``after_step`` commits the latter."""

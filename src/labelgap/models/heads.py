@@ -241,8 +241,10 @@ class Classifier(nn.Module):
 
     def _views(self, images: Tensor) -> Iterator[Tensor]:
         """Yield what an image is scored as in eval mode, one in memory at a time: at every size, and mirrored."""
-        for size in self.average_sizes or (images.shape[-1],):
-            yield (view := _resize(images, size))
+        own = images.shape[-1]
+        for size in self.average_sizes or (own,):
+            to: dict[str, Any] = {"size": (size, size), "mode": "bilinear", "antialias": size < own}
+            yield (view := images if size == own else functional.interpolate(images, **to))
             if self.average_flips:
                 yield view.flip(-1)
 
@@ -259,13 +261,6 @@ class Classifier(nn.Module):
     def normalize(self, images: Tensor) -> Tensor:
         """Turn bytes ``(B, C, H, W)`` into what ``forward`` takes, on their device."""
         return self.backbone.normalize(images)
-
-
-def _resize(images: Tensor, size: int) -> Tensor:
-    own = images.shape[-1]
-    if size == own:
-        return images
-    return functional.interpolate(images, size=(size, size), mode="bilinear", antialias=size < own)
 
 
 def class_activation_maps(model: Classifier, images: Tensor) -> Tensor:

@@ -75,7 +75,8 @@ def read_weight_file(path: str | os.PathLike[str]) -> WeightFile:
     if not tensors:
         raise InputError(f"{file} holds no weights: it must be a dictionary of tensors by name, plain or wrapped.")
     for name, value in tensors.items():
-        if not _is_plain(value):
+        unlike = value.is_nested or value.is_quantized or value.layout != torch.strided or value.is_complex()
+        if unlike or value.device.type != "cpu":
             raise InputError(f"{file}: {truncate_text(name)} is not a plain tensor of numbers: save its dense values.")
     if sum(value.numel() * value.element_size() for value in tensors.values()) > _MAX_EXPANSION * file.stat().st_size:
         raise InputError(f"{file} is damaged: its tensors claim to be far larger than the file.")
@@ -107,12 +108,6 @@ def _verify_archive(file: Path) -> None:
                 raise ValueError("it is a compressed archive")
             if (name := archive.testzip()) is not None:
                 raise ValueError(f"the checksum of {name} is wrong: the file is damaged")
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    if tensor.is_nested or tensor.is_quantized or tensor.layout != torch.strided:
-        return False
-    return tensor.device.type == "cpu" and not tensor.is_complex()
 
 
 def _unwrap(content: Any) -> Mapping[Any, Any]:

@@ -64,14 +64,6 @@ def epoch_scalars(record: Mapping[str, Any], config: RunConfig) -> dict[str, flo
     return _finite(found)
 
 
-def summary_scalars(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measures of a finished run, with the weights of its best epoch: ``best/epoch``, ``best/test/map`` …"""
-    found = {"best/epoch": summary.get("best_epoch"), "best/score": summary.get("score")}
-    for split in ("train", "val", "test"):
-        found |= {f"best/{split}/{name}": (summary.get(split) or {}).get(name) for name in _MEASURES}
-    return _finite(found)
-
-
 def hyper_parameters(config: RunConfig) -> dict[str, str | int | float | bool]:
     """Return the settings of a run, options by their names; no path of this machine."""
     settings = config.model_dump(mode="json", exclude=_LEFT_OUT)
@@ -329,7 +321,10 @@ class _RunLog:
         for name, logger in list(self._open.items()):
             with self._guard(name):
                 if finished:
-                    logger.finish(self._rows, summary_scalars(summary))
+                    found = {"best/epoch": summary.get("best_epoch"), "best/score": summary.get("score")}
+                    for split in ("train", "val", "test"):
+                        found |= {f"best/{split}/{name}": (summary.get(split) or {}).get(name) for name in _MEASURES}
+                    logger.finish(self._rows, _finite(found))
                     self._states[name].measured = True
                 logger.close(finished=finished)
         if self._open:

@@ -130,10 +130,7 @@ class _Fused(torch.autograd.Function):
 
 
 def closed_gradient(cost: Tensor, logits: Tensor) -> Tensor | None:
-    """Return the derivative of a cost in the leaf ``logits`` that was computed along with it, without a backward pass.
-
-    None of a cost that depends on anything else, or in another way. It can be taken once.
-    """
+    """Return the derivative of a cost in ``logits``, a leaf and all it depends on, if it was computed along; once."""
     node: Any = cost.grad_fn
     if not isinstance(node, vars(_Fused)["_backward_cls"]) or node.scale is None or cost._backward_hooks:
         return None

@@ -130,8 +130,15 @@ def group_plans(
             continue
         for number in numbers:
             found.append(([number], own := create([number]), _mixture(own, shape)))
+
+    def kind(group: tuple[list[int], Loss, Mixture | None]) -> tuple[bool, ...]:
+        """Return what groups in adjacent slots have in common; label estimates come after expected positives."""
+        if (mixture := group[2]) is None:
+            return ()
+        return True, mixture.expected_positives is not None, mixture.label_estimate is not None, mixture.has_entropy
+
     groups, slot = [], 0
-    for numbers, loss_fn, mixture in sorted(found, key=lambda group: _mixture_kind(group[2])):
+    for numbers, loss_fn, mixture in sorted(found, key=kind):
         slots, part = slice(slot, slot + len(numbers)), plans[numbers[0]].part
         groups.append(HeadGroup(loss_fn, tuple(numbers), slots, mixture, part))
         slot += len(numbers)
@@ -150,13 +157,6 @@ def _mixture(loss_fn: Loss, shape: tuple[int, int]) -> Mixture | None:
 def _has_kernel(loss_fn: Loss, shape: tuple[int, int]) -> bool:
     """Return whether a kernel computes the loss of full batches; their rows are 0 where none does."""
     return shape[0] > 0 and isinstance(loss_fn, LogLoss) and loss_fn.usable_kernel_form(*shape) is not None
-
-
-def _mixture_kind(mixture: Mixture | None) -> tuple[bool, ...]:
-    """Return what groups in adjacent slots have in common; label estimates come after expected positives."""
-    if mixture is None:
-        return ()
-    return True, mixture.expected_positives is not None, mixture.label_estimate is not None, mixture.has_entropy
 
 
 def _key(plan: HeadPlan, loss_fn: Loss, number: int, table: int, shape: tuple[int, int]) -> tuple[Any, ...]:

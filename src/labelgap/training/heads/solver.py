@@ -125,7 +125,11 @@ class FeatureBasis:
         """
         if not _is_large(features):
             return self._apply(features)
-        result = _tensor_in_file(len(features), len(self.variances), features.dtype)
+        shape = len(features), len(self.variances)
+        make_folder(cache_folder())
+        with tempfile.NamedTemporaryFile(dir=cache_folder()) as file:
+            memory = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=features.dtype)
+        result = memory.view(shape)
         for block, coordinates in zip(_blocks(features), torch.split(result, _block_rows(features)), strict=True):
             coordinates.copy_(self._apply(block))
         return result
@@ -176,13 +180,6 @@ def _blocks(features: Tensor) -> tuple[Tensor, ...]:
 
 def _block_rows(features: Tensor) -> int:
     return max(1, BLOCK_VALUES // features.shape[1])
-
-
-def _tensor_in_file(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in a file of the cache's disk, which has no name any more."""
-    make_folder(cache_folder())
-    with tempfile.NamedTemporaryFile(dir=cache_folder()) as file:
-        return torch.from_file(file.name, shared=True, size=rows * columns, dtype=dtype).view(rows, columns)
 
 
 class StackedNewton(StackedOptimizer):
