@@ -21,6 +21,7 @@ from labelgap.data.dataset import Split
 from labelgap.data.images import FeatureVectors
 from labelgap.labels import UNKNOWN
 from labelgap.training.loop.linear_trainer import LinearTrainer
+from labelgap.training.plan import TrainingRequest, plan_training
 from labelgap.training.prior import calibrate, class_slopes
 
 
@@ -186,3 +187,16 @@ def test_a_killed_run_continues_with_the_soft_labels_it_began_with(
     assert [record["loss"] for record in run.history] == [record["loss"] for record in whole.history]
     assert (run.path / "best.safetensors").read_bytes() == (whole.path / "best.safetensors").read_bytes()
     assert run.metrics["prior"] == whole.metrics["prior"]
+
+
+def test_auto_compares_methods_that_take_the_prior_it_uses(data: lg.Dataset, tmp_path: Path) -> None:
+    run = fit(with_prior(data, teacher=teach(data)), tmp_path / "run", "auto")
+    compared = {line["method"] for line in run.metrics["cross_validation"]["compared"]}
+    assert compared == {"em"} and run.config.method == "em"
+
+
+def test_auto_trains_a_network_with_gpr(data: lg.Dataset) -> None:
+    network = TrainingRequest("auto", protocol="end-to-end", backbone="efficientnet-lite0")
+    digits = lg.load("digits", train=12, val=8, test=8).observe(1, 0, seed=0)
+    assert plan_training(with_prior(digits, teacher=teach(digits)), network).config.method == "gpr"
+    assert plan_training(digits, network).config.method == "gr"

@@ -23,7 +23,7 @@ from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels.table import group_numbers
-from labelgap.losses import Loss, loss
+from labelgap.losses import Loss, describe_method, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
 from labelgap.metrics.label_model import fit_platt_calibration
 from labelgap.models.batch_norm import synchronize_batch_norm
@@ -230,8 +230,7 @@ def run_training(
         context = TrainingContext(folder, data, config, *shared)
         features = linear_features(context) if config.protocol == "linear" or data.prior is not None else {}
         if data.prior is not None:
-            context = _lay_prior(context, plan, features)
-            plan = replace(plan, data=context.data)
+            context, plan = _lay_prior(context, plan, features)
         if config.protocol == "linear":
             with fail_together(), single_process():
                 if is_main_process():
@@ -255,8 +254,14 @@ def _resumed_search(plan: TrainingPlan, started: Run) -> Search | None:
     return search
 
 
-def _lay_prior(context: TrainingContext, plan: TrainingPlan, features: dict[str, Tensor]) -> TrainingContext:
-    """Calibrate the prior of the data in one process, or read what a run to resume has made of it."""
+def _lay_prior(
+    context: TrainingContext, plan: TrainingPlan, features: dict[str, Tensor]
+) -> tuple[TrainingContext, TrainingPlan]:
+    """Calibrate the prior of the data in one process, or read what a run to resume has made of it.
+
+    Known labels out of fold do not tell whether a method with a prior is better than one without, where presents alone
+    are known: a search by them compares only methods that take it, if it is used.
+    """
     data, folder = context.data, context.folder
     assert data.prior is not None
     digest, labels = data.prior.digest(), data.train.labels
@@ -268,8 +273,12 @@ def _lay_prior(context: TrainingContext, plan: TrainingPlan, features: dict[str,
     found = CalibratedPrior.load(folder, digest, labels)
     assert found is not None
     context.reporter.log(str(found))
-    train = replace(data.train, labels=labels.with_soft(found.soft))
-    return replace(context, data=replace(data, train=train), prior=found.record)
+    data, search = replace(data, train=replace(data.train, labels=labels.with_soft(found.soft))), plan.search
+    if search is not None and found.soft is not None and found.record.judge == "train":
+        search = replace(
+            search, methods=tuple(name for name in search.methods if describe_method(name).loss_class.takes_soft)
+        )
+    return replace(context, data=data, prior=found.record), replace(plan, data=data, search=search)
 
 
 def _train_head(

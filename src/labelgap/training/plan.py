@@ -364,6 +364,8 @@ def _method(
         (method, given), why = TAUGHT, "the teacher speaks of every unknown label"
     else:
         method, why = choose_method(data.train.labels, protocol, pretrained=pretrained)
+        if data.prior is not None and method == "gr":
+            method = "gpr"  # the same where the prior is not used
         if searched:
             compared, judge = list(auto_methods(data)), "cross-validation" if data.val is None else "val"
             method, why = compared[0], f"{compared[0]} fits such labels; {judge} chooses its weight decay"
