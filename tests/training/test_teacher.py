@@ -34,7 +34,8 @@ def fabrics(classes: Sequence[str] = ("rows", "columns", "checks")) -> lg.Datase
         values = 60 * np.einsum("nk,khw->nhw", truth, patterns) + 60 * random.random((count, 24, 24))
         table = lg.LabelTable.from_dense(truth.astype(np.int8), classes, [f"{name}{row}.png" for row in range(count)])
         splits.append(Split(name, as_image_source(values.astype(np.uint8)), table))
-    return lg.Dataset("fabrics", *splits, backbone="small-cnn", protocol="end-to-end", flip=False)
+    train, val, test = splits
+    return lg.Dataset("fabrics", train, val, test, backbone="small-cnn", protocol="end-to-end", flip=False)
 
 
 def fit(data: lg.Dataset, out: Path, **settings: Any) -> lg.Run:
@@ -76,10 +77,12 @@ def test_a_killed_run_goes_on_without_its_teacher(data: lg.Dataset, teacher: lg.
     assert run_forked(lambda: fit(data, tmp_path / "killed", on_epoch=die, **settings)) == -signal.SIGKILL
     shutil.rmtree(copy)
     resumed = fit(data, tmp_path / "killed", resume=True, **settings)
+    assert data.test is not None
     np.testing.assert_array_equal(resumed.logits(data.test.images), whole.logits(data.test.images))
 
 
 def test_a_teacher_that_says_nothing_is_refused(data: lg.Dataset, teacher: lg.Run, tmp_path: Path) -> None:
+    assert data.val is not None
     blind = fit(replace(data, val=data.val.select(np.arange(3))), tmp_path / "blind", method="an", epochs=1)
     for given, settings, message in (
         (fabrics(), {}, "no label of train is unknown"),
