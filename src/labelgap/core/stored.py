@@ -297,10 +297,7 @@ def _plain_table(table: pa.Table, schema: pa.Schema, size: int) -> pa.Table:
 
 
 def column_values(column: pa.Array | pa.ChunkedArray, missing: float | None = None) -> NDArray[Any]:
-    """Return the numbers or truth values of a column; what pyarrow has for it imports pandas, for half a second.
-
-    An empty cell becomes ``missing``; it is a ``TypeError`` where that is None.
-    """
+    """Return a column of numbers or truth values without pandas, which pyarrow imports; empty cells are ``missing``."""
     column = column.cast(pa.uint8()) if (truth := pa.types.is_boolean(column.type)) else column
     column = column if missing is None or not column.null_count else pc.fill_null(column, missing)
     values = np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)

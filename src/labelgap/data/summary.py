@@ -210,6 +210,8 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
     yes, no, blank = (int(state.sum()) for state in states)
     whole = SplitSummary(len(per_image), yes, no, blank, sum(bool(row.measurable) for row in classes))
     can, cannot = describe_capabilities(data, words)
+    zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in data.recipe.get("options", {})
+    hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros and no else ""
     return DatasetSummary(
         name=data.name,
         image_word=words[0],
@@ -221,7 +223,7 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         most_present=int(per_image.max(initial=0)),
         findings=data.findings,
         warnings=tuple(_warnings(data, classes, *words)),
-        note="" if blank else _all_known_note(data, no),
+        note="" if blank else f"every label is known, nothing is missing here{hint}",
         can=can,
         cannot=cannot,
         next=_command(data, typed) if splits["train"].present else "",
@@ -241,12 +243,6 @@ def _warnings(
             yield LabelWarning(kind, class_word, len(names), tuple(names))
     if unlabeled := sum(int((np.diff(split.labels.starts) == 0).sum()) for split in data.splits):
         yield LabelWarning("no_label", image_word, unlabeled)
-
-
-def _all_known_note(data: Dataset, absent: int) -> str:
-    zeros = data.recipe.get("name") in ("csv", "parquet") and "unlisted" not in data.recipe.get("options", {})
-    hint = "; if 0 only means 'not tagged', add --zeros unknown" if zeros and absent else ""
-    return f"every label is known, nothing is missing here{hint}"
 
 
 def _command(data: Dataset, typed: str | None) -> str:

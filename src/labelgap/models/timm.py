@@ -127,7 +127,10 @@ class TimmBackbone(Backbone):
             network = _create(config, size, pretrained_file(config, name) if download else None, name)
         if file is not None:
             _load(network, file, name)
-        positions, features = dry_forward(lambda images: _stages(network, images), network, spec, name)
+        positions, features = dry_forward(
+            lambda images: (first := network.forward_features(images), network.forward_head(first, pre_logits=True)),
+            *(network, spec, name),
+        )
         if not isinstance(features, Tensor) or features.ndim != 2:
             raise InputError(f"{name} cannot be a backbone: it does not give one vector per image.")
         canonical = f"{TIMM_PREFIX}{_canonical_name(config)}"
@@ -176,11 +179,6 @@ class TimmBackbone(Backbone):
         if count < 1 or count % height:
             raise self.no_maps_error()
         return height, count // height
-
-
-def _stages(network: Any, images: Tensor) -> tuple[Any, Any]:
-    positions = network.forward_features(images)
-    return positions, network.forward_head(positions, pre_logits=True)
 
 
 def _input_spec(config: Any, size: int | None, name: str) -> InputSpec:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from labelgap.core.errors import InputError, UnknownNameError
@@ -97,7 +97,7 @@ class Method:
     summary: str
     paper: Paper | None = None  # who proposed it; None for a method of somebody's own
 
-    @property
+    @cached_property
     def loss_class(self) -> type[Loss]:
         """The class of the loss."""
         if isinstance(self.source, str):

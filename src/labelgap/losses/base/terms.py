@@ -220,10 +220,8 @@ def check_number(
 
 
 def _range(low: float, high: float, above: bool) -> str:
-    if math.isinf(low) and math.isinf(high):
-        return "must be finite"
     if math.isinf(high):
-        return f"must be {'above' if above else 'at least'} {low:g}"
+        return "must be finite" if math.isinf(low) else f"must be {'above' if above else 'at least'} {low:g}"
     return f"must lie between {low:g} {'(not included) ' if above else ''}and {high:g}"
 
 

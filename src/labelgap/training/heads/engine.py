@@ -279,11 +279,6 @@ class LinearEngine:
         """For every plan the epoch in which its loss was not finite; None where it always was."""
         return [epoch or None for epoch in self.failed_epoch.index_select(0, self.slot_of_plan).tolist()]
 
-    @property
-    def steady(self) -> list[int]:
-        """The heads whose loss is the same function of the logits in every epoch."""
-        return [plan for group in self.groups if not group.loss_fn.epoch_dependent for plan in group.plans]
-
     def _part_logits(self, features: Tensor, parts: Sequence[Tensor]) -> Tensor:
         """Return the logits ``(M · K, B)``, by row, of batches ``(B, R)`` of all parts, also stacked."""
         if self.equal_parts:

@@ -163,7 +163,11 @@ class MixtureKernel:
             gradient[slots].add_(extra[1])
         loss = cost.sum(dim=(1, 2))
         for slots in self.expecting:
-            _add_gap(probability[slots], loss[slots], gradient[slots], scaled.expected[slots], scaled.gap_weight[slots])
+            p, size = probability[slots], logits.shape[1] * logits.shape[2]
+            gap = torch.add(scaled.expected[slots], p.sum(dim=(1, 2), keepdim=True), alpha=1.0 / size)
+            weighted = gap * scaled.gap_weight[slots]
+            loss[slots].addcmul_(gap[:, 0, 0], weighted[:, 0, 0])
+            gradient[slots].addcmul_(torch.addcmul(p, p, p, value=-1.0), weighted, value=2.0 / size)
         for group, estimate, slots in self.estimates:
             values = estimate.logits
             loss[group.slots].add_(loss[slots])
@@ -194,12 +198,3 @@ def _join(ranges: Sequence[slice]) -> list[slice]:
             slots = slice(joined.pop().start, slots.stop)
         joined.append(slots)
     return joined
-
-
-def _add_gap(probability: Tensor, loss: Tensor, gradient: Tensor, expected: Tensor, weight: Tensor) -> None:
-    """Add the cost of having more or fewer positives in a batch than expected, and its derivative."""
-    size = probability.shape[1] * probability.shape[2]
-    gap = torch.add(expected, probability.sum(dim=(1, 2), keepdim=True), alpha=1.0 / size)
-    weighted = gap * weight
-    loss.addcmul_(gap[:, 0, 0], weighted[:, 0, 0])
-    gradient.addcmul_(torch.addcmul(probability, probability, probability, value=-1.0), weighted, value=2.0 / size)

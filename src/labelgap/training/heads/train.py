@@ -95,7 +95,8 @@ def _converged(engine: LinearEngine, before: Tensor) -> list[int]:
     shape = len(engine.plans), -1
     change, size = ((values.abs().view(shape)).amax(dim=1) for values in (engine.weight - before, engine.weight))
     small = (change <= CONVERGED * size).index_select(0, engine.row_of_plan).tolist()
-    return [head for head in engine.steady if small[head]]
+    groups = (group for group in engine.groups if not group.loss_fn.epoch_dependent)
+    return [head for group in groups for head in group.plans if small[head]]
 
 
 @contextmanager
