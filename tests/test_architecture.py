@@ -181,42 +181,6 @@ def test_imports_go_down_and_functions_are_short(find: Callable[[Path, ast.AST],
     assert not problems, report(problems)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import labelgap.training",
-        "import labelgap.training.loop.trainer as loop",
-        "import labelgap",
-        "from labelgap import training",
-        "from labelgap import fit",
-        "from labelgap.training.loop.trainer import run",
-        "from labelgap.models import backbone",
-        "from ..training import loop",
-        "from .. import training",
-        "def later():\n    from labelgap.training import loop",
-        "if TYPE_CHECKING:\n    from labelgap.training import Run",
-        "importlib.import_module('labelgap.training.loop.trainer')",
-    ],
-)
-def test_the_layer_rule_finds_every_kind_of_forbidden_import(code: str) -> None:
-    assert list(layer_problems(ast.parse(code), "data", "labelgap.data", set(LAYERS)))
-
-
-@pytest.mark.parametrize(
-    ("package_name", "code"),
-    [
-        ("data", "import numpy, torch.nn\nfrom training import loop"),
-        ("data", "from labelgap.labels.codes import UNKNOWN\nfrom labelgap.core import errors"),
-        ("data", "from . import csv\nfrom .csv import read\nfrom ..labels import table"),
-        ("data", "from labelgap.data import csv\nimport labelgap.metrics.validation"),
-        ("labels", "from labelgap.core.errors import InputError"),
-        ("cli", "from labelgap import fit\nfrom labelgap.review import serve"),
-    ],
-)
-def test_the_layer_rule_allows_a_package_itself_and_lower_layers(package_name: str, code: str) -> None:
-    assert not list(layer_problems(ast.parse(code), package_name, f"labelgap.{package_name}", set(LAYERS)))
-
-
 def import_graph(modules: dict[str, tuple[ast.AST, str]]) -> dict[str, set[str]]:
     """Which module imports which, lazy and ``TYPE_CHECKING`` imports included, given name: (tree, package)."""
     graph: dict[str, set[str]] = {}
@@ -247,27 +211,11 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
     assert not cycles, report([" <-> ".join(group) for group in cycles])
 
 
-def test_a_cycle_through_lazy_imports_is_found() -> None:
-    codes = {
-        "labelgap.a": "from labelgap.b import x",
-        "labelgap.b": "def f():\n    import labelgap.c",
-        "labelgap.c": "if TYPE_CHECKING:\n    from labelgap import a",
-        "labelgap.d": "from labelgap.a import y",
-    }
-    graph = import_graph({name: (ast.parse(code), "labelgap") for name, code in codes.items()})
-    assert import_cycles(graph) == [["labelgap.a", "labelgap.b", "labelgap.c"]]
-
-
 def test_no_public_function_bears_the_name_of_a_subpackage() -> None:
     subpackages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     public = vars(labelgap)["__all__"]
     shadowing = [name for name in public if name in subpackages and not inspect.ismodule(getattr(labelgap, name))]
     assert not shadowing, f"{shadowing}: `labelgap.NAME` would be the function or the package, whichever came last"
-
-
-@pytest.mark.parametrize("code", ["x == -1", "-1 != x", "x is -1", "0 < x <= -1", "f(labels[y == -1.0])", "x in (-1,)"])
-def test_a_bare_minus_one_is_found_wherever_it_is_compared(code: str) -> None:
-    assert list(bare_unknowns(ast.parse(code)))
 
 
 def test_committed_files_are_small_and_name_no_machine_path_and_no_registry() -> None:
@@ -279,10 +227,3 @@ def test_committed_files_are_small_and_name_no_machine_path_and_no_registry() ->
         found = ((number, line) for number, line in enumerate(lines, 1) if FORBIDDEN.search(line))
         problems += [f"{relative(path)}:{number} {line.strip()[:100]}" for number, line in found]
     assert not problems, report(problems)
-
-
-@pytest.mark.parametrize(
-    "parts", ["|home|someone", "read '|tmp|a.csv", "https:||a.org|simple", "https:||registry.a.org|b"]
-)
-def test_a_machine_path_and_a_registry_are_recognised(parts: str) -> None:
-    assert FORBIDDEN.search(parts.replace("|", "/")) and not FORBIDDEN.search("data/home/a ../tmp/a #!/usr/bin/env x/")

@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader
 
 import labelgap as lg
 from labelgap.core.errors import InputError
-from labelgap.data import ArrayImages, Dataset, FeatureVectors, Split, load
+from labelgap.data import ArrayImages, Dataset, FeatureVectors, Split
 from labelgap.data.dataset import Boxes
 from labelgap.data.identity import DataChanges, DataIdentity
-from labelgap.data.summary import describe_capabilities, measurable_classes, summarize
+from labelgap.data.summary import measurable_classes, summarize
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, paper_split
 
 
@@ -189,14 +189,6 @@ def test_a_data_loader_feeds_a_loss(train: Split, workers: int) -> None:
     assert sorted(seen) == list(range(10))
 
 
-def test_feature_vectors_take_the_place_of_images() -> None:
-    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
-    split = Split("train", FeatureVectors(vectors), LabelTable.from_dense([[1], [-1]]))
-    features, labels, index = next(iter(DataLoader(split, batch_size=2)))
-    assert torch.equal(features, torch.from_numpy(vectors)) and labels.tolist() == [[1], [-1]]
-    assert index.tolist() == [0, 1]
-
-
 def labeled(name: str, labels: ArrayLike, truth: ArrayLike | None = None) -> Split:
     codes = np.asarray(labels, dtype=np.int8)
     classes = [f"class {number}" for number in range(codes.shape[1])]
@@ -267,31 +259,6 @@ def test_accuracy_is_promised_only_for_classes_with_both_states() -> None:
     assert summary.splits["val"].measurable == 1 and measurable_classes(val).tolist() == [False, True]
 
 
-def test_the_next_command_is_what_was_typed() -> None:
-    data = load("digits", train=20, val=5, test=5)
-    assert summarize(data).next == "labelgap train digits --out runs/first"
-    assert summarize(data, "'my t' --images x").next == "labelgap train 'my t' --images x --out runs/first"
-    nothing = summarize(Dataset("toy", labeled("train", [[0, -1]])))
-    assert nothing.next == "" and nothing.cannot[0].startswith("train")
-    by_hand = Dataset("toy", labeled("train", [[1]]))
-    assert summarize(by_hand).next == "labelgap.fit(data, out='runs/first')"
-
-
-def test_epochs_are_chosen_by_accuracy_only_where_half_of_the_classes_can_be_measured() -> None:
-    images = ArrayImages(np.zeros((2, 4, 4), np.uint8))
-    train = Split("train", images, LabelTable.from_dense([[1, 1, 1], [-1, -1, 1]]))
-    val = Split("val", images, LabelTable.from_dense([[1, 1, 1], [0, -1, -1]]))
-    can, cannot = describe_capabilities(Dataset("few", train, val))
-    assert any(each.startswith("choose thresholds") for each in can)
-    assert any(each.startswith("choose epochs") for each in cannot)
-
-
-def test_a_table_without_a_gap_is_no_fault() -> None:
-    complete, partial = (summarize(Dataset("toy", labeled("train", rows))) for rows in ([[1, 0]], [[1, -1]]))
-    assert complete.note and not partial.note
-    assert not any("every label" in str(warning) for warning in complete.warnings)
-
-
 IMAGES = tuple(f"{number}.png" for number in range(8))
 CODES = np.array([[1, 0, -1], [0, 1, -1], [-1, -1, 1], [1, 1, 1], [0, 0, 0], [1, -1, 0], [-1, 1, 0], [0, -1, 1]])
 VECTORS = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
@@ -311,15 +278,6 @@ def changes(after: Dataset, before: Dataset | None = None) -> DataChanges:
     return DataIdentity.of(before or data_of()).changes(DataIdentity.of(after))
 
 
-def test_what_was_trained_on_before_a_change_stays_known() -> None:
-    before, moved = DataIdentity.of(data_of()), DataIdentity.of(data_of(border=3))
-    kept = DataIdentity.from_table(moved.after(before).to_table())
-    assert kept.changed and not before.changed
-    assert {kept.images[row] for row in kept.trained_rows()} == {*IMAGES[:5]}
-    assert not kept.changes(moved), "what is no longer in train is no image of the data"
-    assert len(kept.keys()) == 10
-
-
 def test_each_kind_of_change_is_counted() -> None:
     fewer = data_of(CODES[:7], VECTORS[:7], IMAGES[:7])
     assert changes(fewer) == DataChanges(removed=1)
@@ -335,23 +293,3 @@ def test_each_kind_of_change_is_counted() -> None:
     exchanged = data_of(classes=("dog", "cat", "owl"))
     assert changes(exchanged).relabeled == 5  # of the others the two labels are equal
     assert not changes(data_of(CODES[:, ::-1], classes=("owl", "dog", "cat"))), "reordered columns"
-
-
-def test_hidden_labels_are_part_of_the_identity() -> None:
-    full = data_of(np.abs(CODES))
-    hidden = full.observe(positives=1, negatives=0, seed=1)
-    other = full.observe(positives=1, negatives=0, seed=2)
-    assert changes(other, hidden).relabeled > 0
-    train = replace(hidden.train, truth=None)
-    assert changes(replace(hidden, train=train), hidden).relabeled == 5
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_names_that_repeat_in_two_splits_are_told_apart(count: int) -> None:
-    table = LabelTable.from_dense(CODES[:4], images=IMAGES[:4])
-    splits = [Split(name, FeatureVectors(VECTORS[:4]), table) for name in ("train", "test")]
-    before = Dataset("x", splits[0], None, splits[1])
-    codes = CODES[:4].copy()
-    codes[:count] = -1
-    test = replace(splits[1], labels=LabelTable.from_dense(codes, images=IMAGES[:4]))
-    assert changes(replace(before, test=test), before) == DataChanges(relabeled=count)

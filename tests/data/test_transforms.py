@@ -262,15 +262,6 @@ def test_files_and_arrays_give_the_same_pixels(files: FileImages, array: NDArray
         assert one[0] == other[0] and torch.equal(one[1], other[1])
 
 
-def test_mirrored_images_are_mirrored_left_to_right(array: NDArray[np.uint8]) -> None:
-    _, plain = everything(ImageLoader(ArrayImages(array), transform=Resize(8), channels=1))
-    _, mirrored = everything(ImageLoader(ArrayImages(array), transform=Resize(8, 5), channels=1, epoch=2))
-    which = flip_mask(5, 2, np.arange(len(array)))
-    assert 0 < which.sum() < len(array)
-    for row, flipped in enumerate(which):
-        assert torch.equal(mirrored[row], plain[row].flip(-1) if flipped else plain[row])
-
-
 @pytest.mark.parametrize("start", [None, pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_change_nothing_however_they_are_started(
     files: FileImages, start: str | None, monkeypatch: pytest.MonkeyPatch
@@ -288,12 +279,3 @@ def test_a_damaged_file_is_named_without_a_traceback(files: FileImages, workers:
     with pytest.raises(InputError) as caught:
         list(ImageLoader(files, transform=Resize(5), workers=workers, batch_size=4))
     assert str(caught.value) == f"{files.path(7)} is empty (0 bytes)."
-
-
-def test_batches_that_cannot_be_are_refused(array: NDArray[np.uint8]) -> None:
-    cases: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("batch size", {"batch_size": 0}), ("channels", {"channels": 2}), ("row 23", {"rows": [23]})
-    )  # fmt: skip
-    for named, wrong in cases:
-        with pytest.raises(InputError, match=named):
-            ImageLoader(ArrayImages(array), wrong.pop("rows", None), transform=Resize(8), **wrong)

@@ -404,17 +404,16 @@ def test_a_foreign_folder_is_not_touched(run: Run, images: ArrayImages, tmp_path
     assert (folder / "thesis.txt").read_text() == "precious"
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.usefixtures("small_chunks")
-def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Run, tmp_path: Path, suffix: str) -> None:
-    out, chunks = tmp_path / f"a.{suffix}", tmp_path / f"a.{suffix}.partial"
+def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Run, tmp_path: Path) -> None:
+    out, chunks = tmp_path / "a.parquet", tmp_path / "a.parquet.partial"
     killing = partial(KillingImages, at=60)
     assert run_forked(lambda: predict_many(str(run.path), str(out), wrap=killing)) == -signal.SIGKILL
     assert not out.exists() and len(list(chunks.glob("part-*"))) == 3
     predict_many(str(run.path), str(out))
     assert not chunks.exists() and [path.name for path in tmp_path.iterdir()] == [out.name]
-    predict_many(str(run.path), str(tmp_path / f"b.{suffix}"))
-    assert out.read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+    predict_many(str(run.path), str(tmp_path / "b.parquet"))
+    assert out.read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -116,13 +116,6 @@ def test_the_split_is_a_permutation_cut_in_two_and_sorted(count: int, fraction: 
     assert train.dtype == val.dtype == np.int64
 
 
-@pytest.mark.parametrize(
-    ("count", "sizes"), [(5717, (4574, 1143)), (82081, (65665, 16416)), (150000, (120000, 30000)), (5994, (4795, 1199))]
-)
-def test_the_split_has_the_sizes_of_the_papers(count: int, sizes: tuple[int, int]) -> None:
-    assert tuple(len(part) for part in paper_split(count)) == sizes
-
-
 Sizes = NDArray[np.float64]
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("random", {"share": 0.3}),

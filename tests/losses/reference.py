@@ -2,7 +2,7 @@
 
 To add a method's reference, write ``reference_<paper>.py`` beside this file::
 
-    @reference("wan", options=[{}, {"weight": 0.3}], heads={"weight": [0.1, 0.5, 1.0]}, known_as_bce=True)
+    @reference("wan", options=[{}, {"weight": 0.3}], heads={"weight": [0.1, 0.5, 1.0]})
     def weak_assume_negative(batch: Batch, *, weight: float | None = None, eps: float = 0.0) -> Answer:
         '''The equation, entry by entry, with Python's own floats; defaults as the paper has them.'''
 
@@ -68,8 +68,6 @@ class Reference:
         answer: ``answer(batch, **options)``.
         options: the sets of options to try; the first is the plain one, enough to run the method.
         heads: number options and the value of each of three heads, for the test of leading axes.
-        known_as_bce: whether a known label costs exactly what it costs in binary cross-entropy, so that the method is
-            `bce` where nothing is unknown.
         gradcheck: whether the gradient is the derivative of the value (not where a stop-gradient cuts it).
         memory: what the loss has learned and decided before the batch, by key of its ``state_dict``, of one
             head; nothing when not given.
@@ -78,7 +76,6 @@ class Reference:
     answer: Callable[..., Answer]
     options: Sequence[Mapping[str, Any]] = ({},)
     heads: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    known_as_bce: bool = False
     gradcheck: bool = True
     memory: Callable[[LabelTable, np.random.Generator], Mapping[str, NDArray[Any]]] | None = None
 

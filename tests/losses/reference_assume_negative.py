@@ -13,13 +13,13 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 EPS = {"eps": [0.0, 1e-5, 0.01]}
 
 
-def one_number(name: str, value: float, heads: list[float], *, known_as_bce: bool = True) -> dict[str, Any]:
+def one_number(name: str, value: float, heads: list[float]) -> dict[str, Any]:
     """How a method with one number option, which may be 0, wants to be tried."""
     options = [{}, {name: value, "eps": 1e-5}, {name: 0.0}]
-    return {"options": options, "heads": {name: heads, **EPS}, "known_as_bce": known_as_bce}
+    return {"options": options, "heads": {name: heads, **EPS}}
 
 
-SMOOTHING = one_number("smoothing", 0.3, [0.0, 0.1, 0.25], known_as_bce=False)
+SMOOTHING = one_number("smoothing", 0.3, [0.0, 0.1, 0.25])
 
 
 def pairs(batch: Batch) -> list[list[tuple[float, int]]]:
@@ -53,7 +53,7 @@ def known_as_bce(batch: Batch, eps: float, of_unknown: Callable[[float], Cost]) 
     return by_state(batch, lambda x: present(x, eps), lambda x: absent(x, eps), of_unknown)
 
 
-@reference("iu", "iun", "bce", options=[{}, {"eps": 1e-5}], heads=EPS, known_as_bce=True)
+@reference("iu", "iun", "bce", options=[{}, {"eps": 1e-5}], heads=EPS)
 def ignore_unknown(batch: Batch, *, eps: float = 0.0) -> Answer:
     return known_as_bce(batch, eps, nothing)
 
@@ -68,7 +68,7 @@ def smoothed_known(batch: Batch, *, smoothing: float = 0.1, eps: float = 0.0) ->
     return by_state(batch, of_present, of_absent, nothing)
 
 
-@reference("an", options=[{}, {"eps": 1e-5}], heads=EPS, known_as_bce=True)
+@reference("an", options=[{}, {"eps": 1e-5}], heads=EPS)
 @reference("l1r", "l2r", **one_number("weight", 1e-3, [0.0, 1e-7, 1e-3]))
 def assume_negative(batch: Batch, *, weight: float = 1e-6, eps: float = 0.0) -> Answer:
     """A penalty of some weight looks at the network, not at the batch: it is tested by itself."""

@@ -82,7 +82,6 @@ def robust(minus_log: float, power: float) -> float:
         {"q3": 1.5, "beta": [0.0, 10.0, -2.0, -8.0]},
     ],
     heads={"q2": [0.01, 0.5, 1.0], "q3": [1.0, 0.2, 0.7], **EPS},
-    known_as_bce=True,
     gradcheck=False,
 )
 def generalised_robust(

@@ -21,12 +21,10 @@ RELATIVE = {
         {"delta_rel": 0.23571113171923293},
     ],
     "heads": {"delta_rel": [0.2, 1.5, 40.0], **EPS},
-    "known_as_bce": True,
 }
 ABSOLUTE = {
     "options": [{}, {"r0": 1.0, "delta_abs": 0.09, "eps": 1e-5}, {"warmup": 2, "r0": 1.5}],
     "heads": {"r0": [1.0, 1.5, 2.0], "delta_abs": [0.05, 0.1, 0.15], "warmup": [0, 1, 7], **EPS},
-    "known_as_bce": True,
 }
 
 

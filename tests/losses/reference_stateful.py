@@ -157,7 +157,6 @@ def corrected_costs(batch: Batch, threshold: float, *, included: bool, eps: floa
         {"delta_rel": 100, "base": "all"},
     ],
     heads={"delta_rel": [0.2, 4.5, 60.0], **EPS},
-    known_as_bce=True,
     memory=some_corrections,
 )
 def permanent_correction(batch: Batch, *, delta_rel: float = 0.2, base: str = "unknown", eps: float = 0.0) -> Answer:
@@ -174,7 +173,6 @@ def permanent_correction(batch: Batch, *, delta_rel: float = 0.2, base: str = "u
     "ll-cp-abs",
     options=[{}, {"r0": 1.0, "delta_abs": 0.09, "eps": 1e-5}, {"warmup": 2, "r0": 1.5}],
     heads={"r0": [1.0, 1.5, 2.0], "delta_abs": [0.05, 0.1, 0.15], "warmup": [0, 1, 7], **EPS},
-    known_as_bce=True,
     memory=some_corrections,
 )
 def absolute_permanent_correction(
@@ -206,7 +204,6 @@ def some_targets(table: LabelTable, random: np.random.Generator) -> Memory:
         "positive_share": [0.0, 0.1, 1.0],
         **EPS,
     },
-    known_as_bce=True,
     memory=some_targets,
 )
 def entropy_and_pseudo_labels(

@@ -18,7 +18,6 @@ from tests.losses.batches import set_heads, with_state
 from tests.losses.reference import Batch, reference_of
 from torch import Tensor
 
-from labelgap.functional import absolute_large_losses
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.losses import loss
 from labelgap.losses.base.selection import count_share, share_ratio
@@ -67,14 +66,6 @@ def test_a_threshold_that_will_reach_zero_is_told_at_prepare(name: str) -> None:
         loss(name).prepare(SMALL, epochs=20)
     with pytest.warns(UserWarning, match="epoch 10 of 12"):
         loss(name, r0=torch.tensor([2.0, 1.0])).prepare(SMALL, epochs=12)
-
-
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of mapping in general
-def test_the_choice_by_a_threshold_can_be_mapped_over_batches() -> None:
-    logits, labels = torch.randn(3, 4, 5), torch.randint(-1, 2, (3, 4, 5), dtype=torch.int8)
-    mapped = torch.func.vmap(lambda x, y: absolute_large_losses(x, y, threshold=0.5))(logits, labels)
-    large = np.log1p(np.exp(logits.numpy())) > 0.5
-    assert np.array_equal(mapped.numpy(), large & (labels.numpy() == UNKNOWN))
 
 
 IMAGES, CLASSES, EPOCHS = 13, 8, 5

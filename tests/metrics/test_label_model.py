@@ -193,8 +193,8 @@ def test_complete_labels_give_the_plain_average_precision_and_the_exact_share() 
     np.testing.assert_allclose(found.values, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("absents", [0, 1, 10, 100])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("absents", [0, 1, 100])
 def test_the_estimate_is_near_the_truth_where_plain_average_precision_says_one(seed: int, absents: int) -> None:
     scores, truth, observed = world(seed, images=2000)
     labels = with_absents(truth, observed, absents)

@@ -122,7 +122,7 @@ def with_absents(truth: Array, observed: Array, count: int, seed: int = 0) -> Ar
     return labels
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("absents", [0, 1, 3, 10, 100])
 def test_f1_against_the_truth_stays_near_the_best_however_few_absents_are_known(seed: int, absents: int) -> None:
     scores, truth, observed = world(seed)

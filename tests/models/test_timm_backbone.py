@@ -250,20 +250,6 @@ def test_timm_is_imported_only_when_asked_for_whatever_torchvision_could_load() 
     assert python(code) == "[]\nTrue\n[]"
 
 
-def test_operators_that_torchvision_has_are_left_alone_and_missing_ones_are_declared(tmp_path: Path) -> None:
-    own = "import torch\ntorch.library.define('torchvision::nms', '(Tensor own) -> Tensor')\n"
-    folder = make_torchvision(tmp_path, own + "import torchvision._meta_registrations\n")
-    code = """
-import torch
-from labelgap.core.torchvision import declared_operators
-with declared_operators():
-    import torchvision
-for operator in (torch.ops.torchvision.nms, torch.ops.torchvision.qnms):
-    print([argument.name for argument in operator.default._schema.arguments])
-"""
-    assert python(code, folder) == "['own']\n['dets', 'scores', 'iou_threshold']"
-
-
 def test_a_torchvision_that_does_not_fit_is_named_each_time(tmp_path: Path) -> None:
     folder = make_torchvision(tmp_path, "raise ImportError('torchvision/_C.so: undefined symbol')\n")
     code = """

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ from tests.killing import run_forked
 from tests.mutations import mutations
 
 from labelgap.core.errors import InputError
-from labelgap.data import decoding, scanning
+from labelgap.data import decoding
 from labelgap.data.decoding import DecodedImage, _PixelBudget, decode, decoded
-from labelgap.data.images import FileImages
 
 SAMPLE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((48, 36))
 
@@ -181,13 +179,6 @@ def test_ten_descriptors_are_enough_for_any_number_of_files_and_none_is_told(tmp
     assert "Raise the limit" in done.stdout
 
 
-def test_errors_of_a_scan_do_not_keep_the_images(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(encoded(SAMPLE, "PNG")[:-200])
-    error = scanning._scan_image(FileImages(tmp_path, ["a.png"]), 0)
-    assert isinstance(error, InputError)
-    assert error.__traceback__ is None and error.__cause__ is None
-
-
 PEAK_MEMORY = """
 import json, os, resource, sys
 from pathlib import Path
@@ -226,23 +217,6 @@ def test_a_large_image_is_held_once_and_not_in_copies(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     thumbnail, scan, whole = (peak * 1024 / 18e6 for peak in json.loads(done.stdout))
     assert thumbnail < 7 and scan < 8 and whole < 10, "bytes per pixel"
-
-
-@pytest.mark.parametrize(("pixels", "at_once"), [(60, 1), (30, 3), (1000, 1)])
-def test_threads_decode_no_more_pixels_at_once_than_the_budget(pixels: int, at_once: int) -> None:
-    budget, active, seen = _PixelBudget(100), list[None](), list[int]()
-
-    def work(_: int) -> None:
-        with budget.take(pixels):
-            active.append(None)
-            seen.append(len(active))
-            active.pop()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(400)))
-    assert 1 <= max(seen) <= at_once
-    with budget.take(100):
-        pass
 
 
 def test_an_error_gives_its_share_of_the_budget_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,8 @@ import json
 import os
 import struct
 import zipfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +20,6 @@ from tests.data.readers.refused import places, refused
 from tests.data.readers.test_load_features import arrays, stored
 
 from labelgap.core.errors import InputError, ProblemsError
-from labelgap.data.readers import folder as folder_module
 from labelgap.data.registry import load
 from labelgap.data.writers.fiftyone import read_fiftyone
 from labelgap.data.writers.label_studio import read_label_studio
@@ -234,20 +231,3 @@ def test_files_of_other_tools_are_refused_in_a_message(tmp_path: Path) -> None:
     path.with_suffix(".xml").write_text(LAUGHS + "]><View>&e9;</View>")
     with pytest.raises(InputError, match=r"a\.xml .* document type"):
         read_label_studio(path)
-
-
-def test_photos_of_one_name_and_size_are_read_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-    digest = folder_module._digest
-
-    def count(file: Path) -> bytes | None:
-        read.append(file)
-        return digest(file)
-
-    for number in range(60):
-        (tmp_path / f"tag{number:02d}").mkdir()
-        (tmp_path / f"tag{number:02d}" / "a.png").write_bytes(b"%02d" % (number % 50))
-    monkeypatch.setattr(folder_module, "_digest", count)
-    folders: Any = [(None, each.name, each) for each in sorted(tmp_path.iterdir())]
-    found = folder_module._find_images(tmp_path, folders, Counter())
-    assert len(found) == 50 and len(read) == 60 and found[0].tags == ["tag00", "tag50"]

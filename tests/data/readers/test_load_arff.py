@@ -14,7 +14,6 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.findings import NoSplit
 from labelgap.data.images import FeatureVectors
 from labelgap.data.registry import load
-from labelgap.data.summary import summarize
 
 HEADER = """% a comment, and a blank line
 
@@ -211,13 +210,3 @@ def test_an_attribute_with_a_value_per_row_is_warned_of_and_left_out_on_request(
     assert places("arff", path, ignore_columns=["throat", "cough"]) == ["medical-train.arff"]
     with pytest.raises(UnknownNameError, match="protein"):
         load(path, ignore_columns=["protien"])
-
-
-def test_a_table_without_photos_has_rows_and_no_images(tmp_path: Path) -> None:
-    path = real_table(tmp_path, label="throat")
-    (tmp_path / "medical.xml").write_text(labels_xml("throat", "cough"))
-    data = load(path)
-    summary = summarize(data)
-    assert summary.image_word == "row"
-    said = " | ".join([*sentences(data), *summary.can, *summary.cannot, *map(str, summary.warnings)])
-    assert "12 rows" in said and "image" not in said and "photo" not in said

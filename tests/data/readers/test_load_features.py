@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,18 +82,6 @@ def test_labels_alone_may_have_gaps_and_names_may_be_left_out(tmp_path: Path) ->
     data = load("features", stored(tmp_path, {"train_features": np.eye(2), "train_labels": labels}))
     assert data.train.labels == LabelTable.from_dense(labels) and data.train.truth is None
     assert data.classes == ("0", "1") and data.val is None and data.train.labels.images == ("0", "1")
-
-
-def test_vectors_can_be_chosen_pickled_and_told_apart() -> None:
-    vectors = FeatureVectors(np.arange(12, dtype=np.float32).reshape(4, 3), names="abcd")
-    chosen = vectors.select([3, 1])
-    assert chosen.names == ("d", "b") and chosen.vectors.tolist() == [[9, 10, 11], [3, 4, 5]]
-    copied = pickle.loads(pickle.dumps(chosen))
-    assert copied.fingerprint() == chosen.fingerprint() != vectors.fingerprint()
-    wrong: list[Any] = [np.zeros((2, 0)), np.zeros(3), np.zeros((2, 2), dtype=int), np.full((1, 1), np.nan)]
-    for each in wrong:
-        with pytest.raises(InputError, match="features"):
-            FeatureVectors(each)
 
 
 @pytest.mark.parametrize(

@@ -137,20 +137,6 @@ def test_a_header_of_many_columns(tmp_path: Path, header: Callable[[int], str]) 
     assert is_linear(read, 200)
 
 
-def test_names_that_never_occur_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[int] = []
-
-    def count(name: str, known: list[str]) -> str | None:
-        compared.append(len(known))
-        return None
-
-    monkeypatch.setattr("labelgap.labels.io.classes.nearest", count)
-    path = tmp_path / "a.csv"
-    path.write_text("image,present\n" + "".join(f"{number}.jpg,tag{number}\n" for number in range(2_000)))
-    file = read_csv(path, TableOptions(classes=["tag1", *(f"tga{number}" for number in range(2_000))]))
-    assert len(file.table.classes) == 2_001 and sum(compared) <= 100_000
-
-
 def test_unlisted_names_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("image,present\n" + "".join(f"{number}.jpg,{number}\n" for number in range(12_000)))

@@ -142,7 +142,7 @@ def files_of_lists(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(files_of_lists(), st.sampled_from([None, ";"]), st.sampled_from(["unknown", "absent"]))
 def test_columns_of_lists_are_read_as_their_rows_are(text: str, separator: str | None, unlisted: str) -> None:
     def outcome(read: Callable[[], TableFile]) -> object:

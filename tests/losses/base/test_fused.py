@@ -123,21 +123,3 @@ def test_entries_that_are_not_numbers_count_as_the_largest() -> None:
     values.flat[[5, 500, 5000]] = np.nan
     among = np.ones(SHAPE, dtype=bool)
     assert np.isnan(kth_largest(values, among, 3)) and kth_largest(values, among, 4) == np.nanmax(values)
-
-
-@pytest.mark.parametrize("method", ["an", "asl", "focal", "gr", "warp"])
-def test_gradients_of_a_batch_of_vectors_are_those_one_by_one(method: str) -> None:
-    loss_fn = loss(method)
-    loss_fn.set_epoch(1)
-    logits = torch.randn(2, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    labels = torch.tensor([[1, -1, 0], [-1, 1, -1]])
-    costs = loss_fn(logits, labels) * torch.tensor([1.0, 2.0])
-    rows = [torch.autograd.grad(costs, logits, row, retain_graph=True)[0] for row in torch.eye(2)]
-    together = torch.vmap(lambda row: torch.autograd.grad(costs, logits, row)[0])(torch.eye(2))
-    torch.testing.assert_close(together, torch.stack(rows))
-
-
-def test_labels_that_require_a_gradient_get_none() -> None:
-    logits, labels = torch.zeros(2, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)
-    loss("iu")(logits, labels).backward()
-    assert labels.grad is None and logits.grad is not None
