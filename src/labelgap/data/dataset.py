@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     _TorchDataset = TorchDataset[tuple[Any, Tensor, int]]
 else:  # a DataLoader takes anything with items and a length, and the labels of a table can be read without PyTorch
     _TorchDataset = object
-    from torch import Tensor
 
 
 _SHOWN_CLASSES: Final = 12
