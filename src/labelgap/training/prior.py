@@ -51,6 +51,7 @@ from labelgap.training.selection import Selection, choose_selection
 BINS: Final = 10
 _SPREAD: Final = 0.5  # τ
 _CHANCE: Final = 0.02  # that a source which says nothing counts
+_MARGIN: Final = 0.005  # of an average precision: a prior that is optional must bring more
 _STEPS: Final = 50
 _REMEDY: Final = "Train into a new folder."
 Floats = NDArray[np.floating[Any]]
@@ -180,7 +181,7 @@ def lay_prior(
     """Calibrate the prior of data, and judge it by a linear head on the ``features`` of train, and of val if any.
 
     Where it is ``optional`` it is used only if the labels of val, or the known ones of train out of fold, are ranked
-    better with it.
+    better with it, by more than half a point.
     """
     prior, (data, _) = data.prior, leave_out_ranked_absents(data)
     assert prior is not None
@@ -219,5 +220,5 @@ def lay_prior(
         assert ranked is not None
         scores = [finite(selection_score(Selection("known", known, ""), each)) for each in (ranked, plain.logits)]
     judged = {"score": scores[0], "score_without": scores[1], "judge": "train" if judge is None else "val"}
-    used = not optional or (scores[0] or 0.0) > (scores[1] or 0.0)
+    used = not optional or (scores[0] or 0.0) > (scores[1] or 0.0) + _MARGIN
     return CalibratedPrior(found.soft if used else None, found.record.model_copy(update={**judged, "used": used}))
