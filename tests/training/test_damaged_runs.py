@@ -96,7 +96,7 @@ def test_damage_to_any_file_is_told_and_found_by_the_manifest(original: Path, ru
     assert {*names, "search.safetensors", "traces.npz"} == listed
     for name in listed - {LAST, "search.safetensors"}:  # which only a resumed run reads
         content = (run / name).read_bytes()
-        for number, damaged in enumerate((*mutations(content, 40), None)):
+        for number, damaged in enumerate((*mutations(content, 20), None)):
             (run / name).unlink() if damaged is None else (run / name).write_bytes(damaged)
             tried(run, data, report=number == 0)
             if number < 6 or damaged is None:
@@ -106,7 +106,7 @@ def test_damage_to_any_file_is_told_and_found_by_the_manifest(original: Path, ru
         (run / name).write_bytes(content)
         assert tried(run, data)
         (run / MANIFEST_FILE).unlink(missing_ok=True)
-    for damaged in mutations(manifest, 30):
+    for damaged in mutations(manifest, 15):
         (run / MANIFEST_FILE).write_bytes(damaged)
         tried(run, data)
 
@@ -179,7 +179,7 @@ def rewritten(path: Path, step: int) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("name", "step", "reported"), [("config.json", 2, 200), ("metrics.jsonl", 7, 400)])
+@pytest.mark.parametrize(("name", "step", "reported"), [("config.json", 5, 80), ("metrics.jsonl", 17, 160)])
 def test_other_values_are_refused_or_harmless(run: Path, data: Dataset, name: str, step: int, reported: int) -> None:
     accepted = 0
     for number, _ in enumerate(rewritten(run / name, step)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -62,8 +60,8 @@ def test_scikit_learn_checks_pass_but_those_of_one_class_a_row(estimator: Any, c
 @pytest.mark.parametrize("with_val", [False, True], ids=["without val", "val"])
 @pytest.mark.parametrize(
     ("method", "given"),
-    [("auto", {}), ("an", {}), ("an", {"lr": 0.05, "batch_size": 16}), ("role", {"lr": 0.05})],
-    ids=["auto", "newton", "adam", "role"],
+    [("auto", {}), ("an", {"lr": 0.05, "batch_size": 16}), ("role", {"lr": 0.05})],
+    ids=["auto", "adam", "role"],
 )
 def test_its_numbers_are_a_linear_runs(tmp_path: Any, method: str, given: dict[str, Any], with_val: bool) -> None:
     X, full, Y = data()
@@ -113,16 +111,6 @@ def test_the_best_epoch_on_val_is_kept_and_the_last_without_one() -> None:
     assert quick(threshold=0.2).fit(X, Y).thresholds_.tolist() == [0.2] * 3
 
 
-def test_it_can_be_pickled_and_seeded() -> None:
-    X, _, Y = data()
-    fitted = quick(random_state=5).fit(X, Y)
-    assert is_classifier(fitted) and np.array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.predict(X))
-    assert np.array_equal(clone(fitted).fit(X, Y).coef_, fitted.coef_)
-    assert not np.array_equal(quick(random_state=6).fit(X, Y).coef_, fitted.coef_)
-    decayed, plain = (quick(weight_decay=decay, optimizer="sgd").fit(X, Y) for decay in (0.5, 0.0))
-    assert np.abs(decayed.coef_).sum() < np.abs(plain.coef_).sum()
-
-
 def test_it_works_in_a_pipeline_and_a_grid_search_with_unknown_labels() -> None:
     X, full, Y = data()
     Y[::2] = full[::2]
@@ -135,18 +123,6 @@ def test_it_works_in_a_pipeline_and_a_grid_search_with_unknown_labels() -> None:
     frame = pd.DataFrame(np.where(Y == -1, np.nan, Y))
     values = cross_val_score(quick(), X, frame, cv=KFold(3), scoring=lg.average_precision_scorer)
     assert np.isfinite(values).all()
-
-
-def test_cross_val_predict_gives_every_row_the_prediction_of_a_fold_that_lacks_it() -> None:
-    X, full, Y = data()
-    Y[::2] = full[::2]
-    labels, folds = cross_val_predict(quick(), X, Y, cv=KFold(3)), [*KFold(3).split(X)]
-    fitted = [quick().fit(X[train], Y[train]) for train, _ in folds]
-    assert np.array_equal(labels, np.concatenate([fitted[n].predict(X[test]) for n, (_, test) in enumerate(folds)]))
-    scores = cross_val_predict(quick(), X, full, cv=KFold(3), method="predict_proba")
-    assert scores.shape == (120, 3) and np.ptp(scores) > 0.5
-    with pytest.raises(InputError, match="labels holds 2"):  # it numbers the states of a column from 0: see the class
-        cross_val_predict(quick(), X, Y, cv=KFold(3), method="predict_proba")
 
 
 def test_skops_saves_and_loads_it_without_pickle() -> None:

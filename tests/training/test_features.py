@@ -266,10 +266,10 @@ def test_a_full_or_unwritable_disk_is_logged_once_and_what_was_stored_is_intact(
     else:
         cache.parent.write_text("not a folder")
     try:
-        found = features(random_images(10_000), Tiny(), reporter)
+        found = features(random_images(3_000), Tiny(), reporter)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert found == pytest.approx(expected(random_images(10_000)), rel=1e-5, abs=1e-6)
+    assert found == pytest.approx(expected(random_images(3_000)), rel=1e-5, abs=1e-6)
     assert len(reporter.messages) == 2 and str(cache) in reporter.messages[0]
     assert not full or computed(random_images(100)) < 100
 

@@ -14,12 +14,9 @@ from PIL import Image
 import labelgap as lg
 from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
-from labelgap.models import Classifier, inference
-from labelgap.training import cost
+from labelgap.models import inference
 from labelgap.training.config import RunConfig
-from labelgap.training.cost import CostEstimate, _bytes_on_gpu
 from labelgap.training.fit import dry_run
-from labelgap.training.network import build_classifier
 from labelgap.training.plan import (
     NETWORK_RECIPE,
     TrainingRequest,
@@ -73,15 +70,6 @@ def test_the_linear_phase_can_be_set_and_is_whole_in_every_preset(digits: Datase
     for name in PRESETS:
         config = decide(digits, preset=name, protocol="linear-init")
         assert (config.preset, config.protocol) == (name, "linear-init") and config.linear_epochs is not None
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_head_alone_is_trained_as_in_the_first_phase_of_linear_init(name: str, digits: Dataset) -> None:
-    alone = decide(digits, method="role", options={"expected_positives": 2.0}, preset=name, protocol="linear")
-    phase = preset(name, method="role", dataset="digits", protocol="linear-init")
-    for setting in ("epochs", "lr", "batch_size"):
-        assert getattr(alone, setting) == phase[f"linear_{setting}"]
-    assert (alone.optimizer, alone.momentum, alone.backbone_lr) == ("adam", 0.0, alone.lr)
 
 
 OF_NETWORKS: list[dict[str, Any]] = [
@@ -170,12 +158,6 @@ def test_a_network_with_batch_norm_is_trained_by_sgd_and_any_other_by_adamw() ->
     assert (fixed["transform"], fixed["average_flips"]) == ("resize", False)
 
 
-def test_an_optimizer_that_is_asked_for_comes_with_its_own_rates() -> None:
-    adam = network_settings({"optimizer": "adam"})
-    assert (adam["lr"], adam["backbone_lr"]) == (2e-4, 2e-5) and "weight_decay" not in adam
-    assert network_settings({"lr": 0.05})["backbone_lr"] == 0.005
-
-
 @pytest.fixture
 def photos(tmp_path: Path) -> Dataset:
     random = np.random.default_rng(0)
@@ -200,48 +182,3 @@ def test_every_protocol_is_measured(
     measured = dry_run(photos, wishes(protocol, epochs=2, batch_size=8), device="cpu")
     assert 0 < measured.seconds < 600 and measured.memory > 0 and measured.disk > 0 and not measured.folds
     assert {path.name for path in tmp_path.iterdir()} == before
-
-
-def test_a_batch_that_takes_long_is_not_measured_whole(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = wishes(batch_size=8)
-    sizes: list[int] = []
-    forward = Classifier.forward
-
-    def counting(network: Classifier, values: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(values))
-        return forward(network, values)
-
-    monkeypatch.setattr(Classifier, "forward", counting)
-    dry_run(photos, request, device="cpu")
-    assert set(sizes) == {2, 8}
-    sizes.clear()
-    monkeypatch.setattr(cost, "MAX_SECONDS", 0.0)
-    assert dry_run(photos, request, device="cpu").seconds > 0 and sizes == [2]
-
-
-def test_images_on_a_gpu_count_as_far_as_they_fit(photos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = replace(plan_training(photos, wishes()), device=torch.device("cuda"))
-    network = build_classifier(plan.config, None)
-    spec = network.backbone.input_spec
-    image = spec.channels * spec.size**2
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
-    for free, stored in ((24, 24), (23, 18), (17, 6)):  # 18 images of train, 6 of val
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (4 * free * image, 0))
-        assert _bytes_on_gpu(plan, network) == stored * image
-
-
-def test_what_is_long_and_what_is_left_out_are_told(photos: Dataset) -> None:
-    def suggested(seconds: float, device: str, protocol: str) -> bool:
-        return "--protocol linear" in str(CostEstimate(seconds, 1000, 1000, device, protocol))
-
-    hours = [
-        (4000, "cpu", "end-to-end"),
-        (3000, "cpu", "end-to-end"),
-        (4000, "cuda", "end-to-end"),
-        (4000, "cpu", "linear"),
-    ]
-    assert [suggested(*each) for each in hours] == [True, False, False, False]
-    measured = dry_run(replace(photos, val=None), wishes("linear"), device="cpu")
-    assert measured.folds == 5 and "5 folds" in str(measured)
-    one, many = (min(dry_run(photos, wishes(epochs=n), device="cpu").seconds for _ in range(2)) for n in (1, 10_000))
-    assert 1000 < many / one < 100_000

@@ -143,7 +143,7 @@ def test_the_command_of_a_run_on_a_csv_repeats_it(
 
 def test_the_command_of_a_run_gives_the_same_run(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = lg.load("csv", "my tags.csv", images="my photos", ignore_columns=["width"])
-    first = lg.fit(data, out="runs/first", epochs=2, seed=3, device="cpu", quiet=True)
+    first = lg.fit(data, out="runs/first", epochs=2, seed=3, size=64, device="cpu", quiet=True)
     command = train_command(first.config)
     assert command is not None
     call(command, monkeypatch)

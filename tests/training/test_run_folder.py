@@ -34,7 +34,7 @@ from labelgap.training.progress import Reporter
 from labelgap.training.run_files import PREDICTIONS_FILE
 from labelgap.training.run_folder import read_predictions, sweep_run, write_predictions
 
-STEP = int(os.environ.get("LABELGAP_TEST_STEP", "9"))
+STEP = int(os.environ.get("LABELGAP_TEST_STEP", "15"))
 """Operations between two kills; 1 takes a minute and is what docs/reliability.md reports."""
 TRAIN = ("--epochs", "1", "--device", "cpu", "--trace", "off")
 

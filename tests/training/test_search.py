@@ -243,23 +243,14 @@ def test_a_run_with_val_searches_its_penalty_on_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.predict(data.train.images), run.predict(data.train.images), atol=1e-6)
 
 
-def test_a_val_of_observed_positives_compares_what_a_cross_validation_would(tmp_path: Path) -> None:
-    data = with_val(complete=False)
-    assert auto_methods(data) == auto_methods(replace(data, val=None))
-    run = lg.fit(data, out=tmp_path / "run", device="cpu", quiet=True, epochs=2)
-    assert run.config.select == "observed" and len(run.metrics["search"]["compared"]) > 5
-    assert run.metrics["val"]["map"] is None and "measured" not in run.metrics["thresholds"]["marks"]
-
-
 @pytest.mark.parametrize(
     ("settings", "searched"),
     [
         ({"method": "an", "weight_decay": 0.1}, False),
-        ({"method": "an", "select": "last"}, True),
         ({"method": "an", "lr": 0.01, "standardize": False}, True),
         ({"method": "an", "preset": "cole2021"}, False),
     ],
-    ids=["penalty given", "last epoch", "rate given", "preset"],
+    ids=["penalty given", "rate given", "preset"],
 )
 def test_what_is_given_is_not_searched(tmp_path: Path, settings: dict[str, Any], searched: bool) -> None:
     run = lg.fit(with_val(), out=tmp_path / "run", device="cpu", quiet=True, epochs=2, **settings)

@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.losses.kernels.kernel_cases import DEVICE, REASON, kernels_for_any_size
@@ -19,7 +18,7 @@ import labelgap as lg
 from labelgap.losses import ranking
 from labelgap.losses.base import selection, terms
 from labelgap.losses.kernels import disabled
-from labelgap.training.heads import HeadPlan, LinearEngine, grouping, train_heads
+from labelgap.training.heads import HeadPlan, LinearEngine, grouping
 from labelgap.training.heads.optimizers import StackedAdam
 
 pytestmark = [
@@ -125,18 +124,6 @@ def test_a_resumed_engine_ends_with_the_same_numbers(device: str, settings: dict
     for mine, theirs in zip(resumed.groups, whole.groups, strict=True):
         states = [dict(group.loss_fn.state_dict()) for group in (mine, theirs)]
         torch.testing.assert_close(*states, rtol=0, atol=atol, equal_nan=True)
-
-
-@GPU
-def test_whole_trainings_score_as_on_the_cpu() -> None:
-    features, unseen = FEATURES.float(), some_features(VAL, torch.float32)
-    plans = [HeadPlan(name, {}, lr, TABLE) for name in ("an", "em", "ll-r") for lr in (1e-2, 1e-3)]
-    settings: dict[str, Any] = {"epochs": 4, "batch_size": BATCH, "val_features": unseen, "val_labels": VAL}
-    both = (train_heads(features, plans, device=device, **settings) for device in ("cuda", "cpu"))
-    for found, expected in zip(*both, strict=True):
-        scores = [[entry["score"] for entry in result.history] for result in (found, expected)]
-        np.testing.assert_allclose(scores[0], scores[1], atol=5e-3)
-        np.testing.assert_allclose(found.weight, expected.weight, atol=1e-2)
 
 
 def test_losses_for_a_device_without_float64_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 NORMS = ("local", "sync", "frozen")
 SETTINGS: dict[str, Any] = {"device": "cpu", "quiet": True, "optimizer": "sgd", "select": "last", "lr": 0.05}
-# 81 images in batches of 8: eleven steps an epoch; the last batch has one image, so one of two processes has none.
+# 41 images in batches of 8: six steps an epoch; the last batch has one image, so one of two processes has none.
 BATCH = 8
 
 
@@ -85,7 +85,7 @@ def double_precision() -> Iterator[None]:
 
 
 def digits() -> lg.Dataset:
-    return lg.load("digits", train=81, val=10, test=10)
+    return lg.load("digits", train=41, val=10, test=10)
 
 
 def train_networks(out: Path) -> None:
@@ -135,13 +135,13 @@ def use_runs(out: Path, trained: Path) -> None:
 
 
 def features(out: Path) -> None:
-    """Extract the features of 81 + 10 + 1 images, of which two are equal."""
+    """Extract the features of 41 + 10 + 1 images, of which two are equal."""
     data, backbone = digits(), as_backbone(SmallNetwork())
     sources = [data.train.images, data.test.images, data.train.images.select([5])]  # type: ignore[union-attr]
     found = extract_features(sources, backbone, device=torch.device("cpu"), reporter=Reporter(quiet=True))
     np.savez(out / f"features-{rank()}.npz", *found)
     first = extract_features(sources, backbone, device=torch.device("cpu"), reporter=Reporter(True), everywhere=False)
-    assert [len(part) for part in first] == ([81, 10, 1] if is_main_process() else [0, 0, 0])
+    assert [len(part) for part in first] == ([41, 10, 1] if is_main_process() else [0, 0, 0])
 
 
 def errors(out: Path) -> None:
@@ -192,7 +192,7 @@ def main(folder: Path) -> None:
         vectors = lg.load("features", write(out))
         lg.fit(vectors, "em", out=out / "head", epochs=3, device="cpu", quiet=True)
         lg.fit(digits(), "an", out=out / "network", epochs=1, batch_size=20, device="cpu", quiet=True)
-    train_until(folder / "resumed", 13 if is_distributed() else 14)
+    train_until(folder / "resumed", 7 if is_distributed() else 8)
     use_runs(out, folder / "one")
     if is_distributed():
         errors(out)
