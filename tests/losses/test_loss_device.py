@@ -31,8 +31,7 @@ WAITING = {
 }
 
 
-FAMILIES = ["an", "asl", "csl", "curriculum", "em-apl", "epr", "gr", "hill", "imcl", "ll-cp", "ll-r", "ll-r-abs"]
-FAMILIES += ["role", "rml", "splc", "two-way", "warp"]
+FAMILIES = ["an", "csl", "curriculum", "em-apl", "gr", "imcl", "ll-cp", "ll-r-abs", "role", "splc", "two-way", "warp"]
 
 
 class Watch(TorchDispatchMode):
