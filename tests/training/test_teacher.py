@@ -83,12 +83,16 @@ def test_a_killed_run_goes_on_without_its_teacher(data: lg.Dataset, teacher: lg.
 
 def test_a_teacher_that_says_nothing_is_refused(data: lg.Dataset, teacher: lg.Run, tmp_path: Path) -> None:
     assert data.val is not None
+    train = replace(data.train, name="val")
+    unsplit: dict[str, Any] = {"method": "an", "protocol": "linear", "backbone": "small-cnn", "epochs": 1}
     blind = fit(replace(data, val=data.val.select(np.arange(3))), tmp_path / "blind", method="an", epochs=1)
     for given, settings, message in (
         (fabrics(), {}, "no label of train is unknown"),
         (data, {"method": "two-way"}, "two-way takes no soft labels.*--teacher"),
         (fabrics(("row", "columns", "checks")), {}, "does not know the class row; it has rows"),
         (data, {"teacher": blind.path}, "has no calibration"),
+        (replace(data, val=train), {}, "was trained on 60 images of val"),
+        (replace(data, val=None), unsplit, "was trained on 60 images of train, and cross-validation"),
     ):
         with pytest.raises(InputError, match=message):
             fit(given, tmp_path / "run", **{"teacher": teacher.path, **settings})

@@ -34,7 +34,7 @@ from labelgap.training.presets import LINEAR_DEFAULTS, LINEAR_PHASE, PRESETS, de
 from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.selection import Selection, check_rule, choose_selection
 from labelgap.training.settings import KEYWORDS, PROTOCOLS, check_effect, check_settings
-from labelgap.training.teacher import TAUGHT, open_teacher
+from labelgap.training.teacher import TAUGHT, check_unseen, open_teacher
 
 FOLDS_REASON: Final = (
     "no val split: every image is trained on; {folds}-fold cross-validation chooses settings and thresholds"
@@ -157,8 +157,6 @@ def plan_training(
         raise InputError(f"{data.name}: {empty[0]} has no images. Leave the split out, or give it some.")
     if not len(data.train.labels.values):
         raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
-    if request.teacher is not None and stored is None:
-        open_teacher(request.teacher, data.classes)
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
     data, left_out = without_reviewed_absents(data, request)
@@ -172,6 +170,8 @@ def plan_training(
         if value is not None and value is not False:
             raise InputError(f"{option}={value} is for a network, and {data.name} has feature vectors: leave it out.")
     folds = resolve_folds(data, given.get("folds"), protocol)
+    if request.teacher is not None and stored is None:
+        check_unseen(open_teacher(request.teacher, data.classes)[0], data, folds)
     pretrained = name == FEATURES or own is not None or is_pretrained(name, request.weights)
     recipe = protocol != "linear" and pretrained and not from_preset  # of a whole network
     head = _head(request, stored, backbone if recipe else None)

@@ -15,7 +15,8 @@ from labelgap.core.distributed import is_main_process, single_process
 from labelgap.core.errors import InputError, nearest
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors, write_tensors
-from labelgap.data.dataset import Split
+from labelgap.core.text import pluralize
+from labelgap.data.dataset import Dataset, Split
 from labelgap.labels import LabelTable, SoftLabels
 from labelgap.metrics.label_model import PlattCalibration
 from labelgap.training.loop.processes import barrier, fail_together
@@ -43,6 +44,18 @@ def open_teacher(path: str, classes: tuple[str, ...]) -> tuple[Run, PlattCalibra
             "labels, or there is none. Train the teacher with a val split."
         )
     return run, run.calibration
+
+
+def check_unseen(teacher: Run, data: Dataset, folds: int) -> None:
+    """Refuse a teacher that was trained on images which measure the run: it would pass on labels that are hidden."""
+    for split in data.splits:
+        measures = split.name != "train" or folds
+        if measures and (count := teacher.count_training_images(data, split.name)):
+            where = split.name if split.name != "train" else "train, and cross-validation hides their labels"
+            raise InputError(
+                f"the teacher {teacher.path} was trained on {pluralize(count, 'image')} of {where}: scores of "
+                "them would be too high. Train both runs with the same val split; --protocol end-to-end holds one out."
+            )
 
 
 def follow_teacher(path: str, train: Split, folder: Path, device: str, workers: int, reporter: Reporter) -> LabelTable:
