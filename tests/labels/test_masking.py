@@ -99,12 +99,6 @@ def test_drop_hides_the_rounded_share_of_each(fraction: float, rows: int, seed: 
     assert (dropped[dropped != UNKNOWN] == dense[dropped != UNKNOWN]).all()
 
 
-def test_drop_chooses_every_label_equally_often() -> None:
-    table = LabelTable.from_dense(np.ones((10, 2)))
-    kept = sum((table.drop(0.5, seed).to_dense() == PRESENT).astype(int) for seed in range(400))
-    assert kept.sum() == 400 * 10 and (abs(kept - 200) < 50).all()
-
-
 @FEW
 @given(st.integers(0, 60), st.sampled_from([0, 0.1, 0.2, 0.5, 0.99]), st.integers(0, 5))
 def test_the_split_is_a_permutation_cut_in_two_and_sorted(count: int, fraction: float, seed: int) -> None:

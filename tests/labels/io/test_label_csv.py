@@ -12,7 +12,7 @@ from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io import TableFile, TableOptions, read_csv
 from labelgap.labels.io.classes import similar_class_names
 from labelgap.labels.io.dialect import parse_separator
-from labelgap.labels.io.formats import BlanksLeftOut, open_csv
+from labelgap.labels.io.formats import open_csv
 from labelgap.labels.io.layout import CellParser, TagLists
 from labelgap.labels.io.rewrite import rewrite_table
 from labelgap.labels.io.table_file import MAX_PROBLEMS, SimilarClasses
@@ -510,12 +510,3 @@ def test_a_name_that_occurs_once_and_is_a_letter_from_another_is_questioned(
     each_once = LabelTable.from_dense(np.array([[1, 0], [0, 1]]), names)
     expected = [SimilarClasses(((frequent, 2), (rare, 1)))] if similar else []
     assert [similar_class_names(table) for table in (once, twice, each_once)] == [expected, [], []]
-
-
-def test_blanks_at_the_end_of_cells_are_counted(csv: Path) -> None:
-    def blanks(text: str) -> list[BlanksLeftOut]:
-        csv.write_text(text)
-        return [finding for finding in read_csv(csv).findings if isinstance(finding, BlanksLeftOut)]
-
-    assert blanks("image, cat,dog\na.jpg, 1,0\nb.jpg,0,1\n") == []
-    assert blanks("image,cat ,dog\na.jpg,1,0\nb.jpg ,0,1\t\n") == [BlanksLeftOut(2, 1)]
