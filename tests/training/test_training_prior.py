@@ -200,3 +200,9 @@ def test_auto_trains_a_network_with_gpr(data: lg.Dataset) -> None:
     digits = lg.load("digits", train=12, val=8, test=8).observe(1, 0, seed=0)
     assert plan_training(with_prior(digits, teacher=teach(digits)), network).config.method == "gpr"
     assert plan_training(digits, network).config.method == "gr"
+
+
+def test_a_prior_is_judged_by_a_head_that_takes_it_where_absents_are_known(tmp_path: Path) -> None:
+    data = album().observe(positives=1, negatives=2, seed=1)
+    run = fit(with_prior(data, teacher=teach(data)), tmp_path / "run", "auto")
+    assert run.metrics["prior"]["score"] > run.metrics["prior"]["score_without"] + 0.01

@@ -38,6 +38,7 @@ from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.data.prior import Prior
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable, SoftLabels
+from labelgap.losses import describe_method
 from labelgap.metrics.label_model import MIN_SLOPE, LabelModel, logistic_line
 from labelgap.training.auto import FOLDS, NEWTON, NEWTON_LABELS, SearchSpace, auto_methods, candidate_configs
 from labelgap.training.config import RunConfig
@@ -66,15 +67,17 @@ class CalibratedPrior:
 
     def __str__(self) -> str:
         record = self.record
+        if not record.sources:
+            return "the prior is not used: no label of train is unknown"
         if not any(each.counts for each in record.sources):
             return "the prior is not used: the known labels do not follow any source"
-        why = "the method was named"
+        why = "nothing could judge it"
         if record.score is not None and record.score_without is not None:
-            scores = f"{100 * record.score:.1f} instead of {100 * record.score_without:.1f}"
+            scores = f"{100 * record.score:.1f} with it and {100 * record.score_without:.1f} without"
             why = f"a linear head ranks the known labels of {record.judge} with an average precision of {scores}"
         counted = ", ".join(f"{each.source} {each.mean_slope:.2f}" for each in record.sources)
         used = "used" if self.soft is not None else "not used"
-        return f"the prior is {used}: {why}; log-odds per standard deviation: {counted}"
+        return f"the prior is {used}; {why}; log-odds per standard deviation: {counted}"
 
     def save(self, folder: Path, digest: str) -> None:
         """Write it to the folder of a run; ``digest`` is that of the prior."""
@@ -188,7 +191,8 @@ def lay_prior(
     labels, train = data.train.labels, features["train"]
     if labels.complete:
         return CalibratedPrior(None, PriorRecord(used=False, sources=[]))
-    method = auto_methods(replace(data, val=None))[0]
+    comparable = auto_methods(replace(data, val=None))
+    method = next(name for name in comparable if describe_method(name).loss_class.takes_soft)
     size = {"batch_size": len(labels)} if labels.shape[0] * labels.shape[1] <= NEWTON_LABELS else {}
     settings: dict[str, Any] = {
         **(NEWTON if size else {}),
