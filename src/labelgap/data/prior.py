@@ -237,7 +237,8 @@ def read_prior(path: Path, classes: Sequence[str], images: Collection[str]) -> t
         which, of, at = key[:, twice[0]]
         label = f"{list(numbers)[of]}, {classes[at]}"
         raise InputError(
-            f"{path}: {source_names[which]} says something of {len(twice):,} labels twice, e.g. of {label}."
+            f"{path}: {source_names[which]} says something of {len(twice):,} labels twice, e.g. of {label}. Keep one "
+            "row of an image (and class), or tell the two apart by a column 'source'."
         )
     probability = table["probability"].to_numpy().astype(np.float32)[kept]
     prior = Prior(tuple(source_names), numbers, tuple(classes), source[kept], row[kept], column[kept], probability)

@@ -298,6 +298,7 @@ def aims_context(review: Review, aim: PageAim) -> list[dict[str, Any]]:
     aims = list[dict[str, Any]]()
     machine = measured_machine(review)
     accepted, needed = sum(len(each.accepted) for each in machine), sum(len(each.asked) for each in machine)
+    more = f"about {pluralize(needed, 'answer')} for more" if needed else "no class has enough labels left for more"
     for each, (name, way) in AIM_TEXT.items():
         own = asked == (-1 if each == "machine" else ASKED.index(each))
         answers, found = int(own.sum()), int((own & present).sum())
@@ -305,7 +306,7 @@ def aims_context(review: Review, aim: PageAim) -> list[dict[str, Any]]:
             "missing": f"{pluralize(answers, 'answer')}, {found:,} found",
             "classifier": f"{pluralize(answers, 'answer')} for the classifier, {found:,} found",
             "random": f"{pluralize(answers, 'random answer')}: {width}",
-            "machine": f"{pluralize(accepted, 'label')} to accept; about {pluralize(needed, 'answer')} for more",
+            "machine": f"{pluralize(accepted, 'label')} to accept; {more}",
         }
         told = brought[each] if answers or each == "machine" else "no answers yet"
         aims.append({"aim": each, "name": name, "way": way, "brought": told, "chosen": each == aim})
