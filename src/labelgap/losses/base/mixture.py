@@ -130,7 +130,8 @@ def mixture_entries(
 
     as_present, as_absent, as_entropy = zip(*mixture.rows, strict=True)
     if mixture.soft is not None:
-        target, share = mixture.soft.target.to(logits.dtype), (mixture.soft.weight * unknown_mask).to(logits.dtype)
+        target, share = (each.to(logits) for each in mixture.soft)
+        share = share * unknown_mask
         u, v = torch.lerp(by_state(*as_present), target, share), torch.lerp(by_state(*as_absent), 1 - target, share)
         cost = u * cost_present(logits, eps) + v * cost_absent(logits, eps)
         if mixture.has_entropy:
