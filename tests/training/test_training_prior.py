@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,16 @@ def test_auto_compares_methods_that_take_the_prior_it_uses(data: lg.Dataset, tmp
     run = fit(with_prior(data, teacher=teach(data)), tmp_path / "run", "auto")
     compared = {line["method"] for line in run.metrics["cross_validation"]["compared"]}
     assert compared == {"em"} and run.config.method == "em"
+
+
+def test_a_prior_counts_as_unused_where_val_prefers_a_method_without(
+    data: lg.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert data.test is not None
+    monkeypatch.setattr("labelgap.training.plan.auto_methods", lambda data: ("gr",))
+    seen = with_prior(replace(data, val=replace(data.test, name="val"), test=None), teacher=teach(data))
+    record = fit(seen, tmp_path / "run", "auto").metrics["prior"]
+    assert record["score"] > record["score_without"] and not record["used"]
 
 
 def test_auto_trains_a_network_with_gpr(data: lg.Dataset) -> None:

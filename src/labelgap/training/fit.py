@@ -293,6 +293,9 @@ def _train_head(
         search.save(context.folder, plan.config.fingerprint())
         write_config(context.folder, config)
         context = replace(context, config=config)
+        if context.prior is not None and context.prior.used and not loss(config.method, **config.options).takes_soft:
+            context.reporter.log(f"the prior is not used after all: {config.method} takes none, and val prefers it")
+            context = replace(context, prior=context.prior.model_copy(update={"used": False}))
     trainer, state = _fit_head(context, features)
     _write_results(context, trainer, state, lambda split: head_logits(trainer.engine, features[split]), search=search)
 
