@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
-from tests.cli.conftest import Printed, Screen, call
+from tests.cli.conftest import Printed, Screen
 from tests.data.readers.official.test_load_coco import coco
-from tests.data.readers.official.test_load_voc import devkit
 from tests.timm_models import timm_or_skip
 
 from labelgap.data import describe_datasets
@@ -31,21 +30,6 @@ def test_a_folder_is_checked_and_gaps_are_listed(tmp_path: Path, screen: Screen,
     shutil.rmtree(root / "images" / "train2014")
     assert screen("datasets", "coco2014", str(root), code=2) == snapshot(name="missing")
     assert screen("datasets", "coco2017", str(root), code=2) == snapshot(name="another")
-
-
-def test_lists_that_differ_in_length_are_told(tmp_path: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    root = devkit(tmp_path, "2012", {"train": ["2008_000001", "2008_000002"], "val": ["2009_000001"]})
-    main = root / "ImageSets" / "Main"
-    for number in range(17):  # the published devkit has 20 classes
-        for split in ("train", "val"):
-            shutil.copy(main / f"person_{split}.txt", main / f"class{number}_{split}.txt")
-    assert call("datasets", "voc2012", str(tmp_path)) == 0
-    (main / "person_train.txt").write_text("2008_000001 1\n")
-    (main / "val.txt").write_text("2009_000001\n2009_000002\n")
-    (root / "JPEGImages" / "2008_000002.jpg").unlink()
-    assert screen("datasets", "voc2012", str(tmp_path), code=2) == snapshot(name="lists")
-    shutil.rmtree(root / "JPEGImages")
-    assert screen("datasets", "voc2012", str(tmp_path), code=2) == snapshot(name="photos")
 
 
 def test_the_list_has_sources_and_licenses(printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,15 +296,6 @@ def _dataset(file: Path, rows: TableFile, finder: _ImageFinder, notes: Sequence[
     return Dataset.of(file.parent.resolve().name, made, findings)
 
 
-def _quick_check(file: Path) -> str | None:
-    if file.name.startswith(MIMIC_PREFIX):
-        split = f"{MIMIC_PREFIX}split.csv"
-        return (
-            None if file.with_name(split).is_file() else f"{split} is missing, which names the images and their splits"
-        )
-    return None if _has_header(file) else _NO_HEADER
-
-
 CHEXPERT_LAYOUT: Final = DatasetLayout(
     "Stanford ML Group (stanfordmlgroup.github.io/competitions/chexpert); MIMIC-CXR-JPG: PhysioNet",
     "a research use agreement that each user signs; no redistribution",
@@ -314,7 +305,6 @@ CHEXPERT_LAYOUT: Final = DatasetLayout(
             "train.csv",
             "Path, Sex, Age, Frontal/Lateral, AP/PA and an observation per column",
             (f"{MIMIC_PREFIX}chexpert.csv",),
-            check=_quick_check,
         ),
         RequiredFile("valid.csv", "val, in the same layout", optional=True),
         RequiredFile("test.csv", "test, in the same layout", optional=True),

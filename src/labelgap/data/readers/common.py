@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from labelgap.core.errors import InputError, Problem, ProblemsError, RunError, describe_missing_path
 from labelgap.core.findings import Caution, Finding, Note
-from labelgap.core.stored import check_ordinary, read_bytes
+from labelgap.core.stored import read_bytes
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.findings import format_sizes, some_names
@@ -24,8 +23,6 @@ from labelgap.data.scanning import find_unreadable
 from labelgap.labels import paper_split
 from labelgap.labels.io.parse import image_name_problem
 from labelgap.labels.io.table_file import ProblemList
-
-_MAX_MATCHES: Final = 100_000  # files of a pattern that are counted
 
 
 @dataclass(frozen=True)
@@ -37,41 +34,19 @@ class RequiredFile:
         content: what is in it, in a few words.
         others: other paths that will do.
         optional: whether the data can be loaded without it.
-        count: how many files of the pattern the published version has; None where it does not matter.
-        lines: how many lines that are not blank the published version has; None where it does not matter.
-        check: returns what is wrong with the first of the files, None if nothing is; has to be quick.
     """
 
     path: str
     content: str = ""
     others: tuple[str, ...] = ()
     optional: bool = False
-    count: int | None = None
-    lines: int | None = None
-    check: Callable[[Path], str | None] | None = None
 
-    def problems(self, root: Path) -> Iterator[str]:
-        """Yield what is missing, or is not as published."""
-        found = next(
-            (matches for path in (self.path, *self.others) if (matches := _matches(root, path, self.count))), []
-        )
-        if not found:
-            if not self.optional:
-                about = "; ".join(filter(None, (f"or {', '.join(self.others)}" if self.others else "", self.content)))
-                yield f"{self.path} is missing{f' ({about})' if about else ''}"
-            return
-        if self.count is not None and len(found) != self.count:
-            published = f"the published version has {self.count:,}"
-            yield f"{self.path}: {pluralize(len(found), 'file')}, {published}"
-        file = found[0]
-        try:
-            check_ordinary(file) if not file.is_dir() else None
-            if self.lines is not None and (lines := _count_lines(file)) != self.lines:
-                yield f"{shown_path(root, file)}: {pluralize(lines, 'line')}, the published version has {self.lines:,}"
-            if self.check is not None and (problem := self.check(file)) is not None:
-                yield f"{shown_path(root, file)}: {problem}"
-        except (RunError, OSError) as error:
-            yield f"{shown_path(root, file)} cannot be read ({error})"
+    def problem(self, root: Path) -> str | None:
+        """Return that it is missing below a root, and what it is; None where it is there or not needed."""
+        if self.optional or any(_exists(root, path) for path in (self.path, *self.others)):
+            return None
+        about = "; ".join(filter(None, (f"or {', '.join(self.others)}" if self.others else "", self.content)))
+        return f"{self.path} is missing{f' ({about})' if about else ''}"
 
 
 @dataclass(frozen=True)
@@ -79,15 +54,13 @@ class DatasetLayout:
     """The files of a data set: whence, under which license, and how they must lie.
 
     A reader of published files has one beside its loading function: ``labelgap datasets NAME`` prints it, and
-    ``labelgap datasets NAME PATH`` checks a folder by it, quickly: names, and the sizes of short lists; loading checks
-    the rest.
+    ``labelgap datasets NAME PATH`` says which of its files are missing in a folder; loading checks what is in them.
 
     Attributes:
         root: name of the folder that the paths of ``files`` are relative to, as it is shown.
         find: returns the root that a path leads to, or None; None for data that are a single file or the user's own.
         notes: what a user should know of the published files.
         tried: whether the reader was tried on the published files; otherwise it is written from their description.
-        check: returns what is wrong below the root, apart from missing ``files``; has to be quick.
     """
 
     source: str = ""
@@ -97,16 +70,13 @@ class DatasetLayout:
     find: Callable[[Path], Path | None] | None = None
     notes: tuple[str, ...] = ()
     tried: bool = True
-    check: Callable[[Path], Sequence[str]] | None = None
 
     def problems(self, path: Path) -> list[str]:
-        """Return all that is missing below a path, the root if it leads to no such data, or of another version."""
+        """Return all that is missing below a path, the root if it leads to no such data."""
         if self.find is None:
             return []
-        found = self.find(path)
-        root = found or path
-        problems = list(dict.fromkeys(problem for file in self.files for problem in file.problems(root)))
-        return problems if self.check is None or found is None else [*problems, *self.check(found)]
+        root = self.find(path) or path
+        return [problem for file in self.files if (problem := file.problem(root)) is not None]
 
     def tree(self) -> list[str]:
         """Return the files as lines, each folder once and what is below it indented.
@@ -136,17 +106,8 @@ class DatasetLayout:
         return [*([self.root] if self.root else []), *(f"{left:<{width}}{right}".rstrip() for left, right in rows)]
 
 
-def _matches(root: Path, pattern: str, count: int | None) -> list[Path]:
-    """Return the existing paths of a pattern, sorted; only the first where their number does not matter."""
-    if not any(sign in pattern for sign in "*?["):
-        path = root / pattern
-        return [path] if path.exists() else []
-    return sorted(islice(root.glob(pattern), _MAX_MATCHES if count else 1))
-
-
-def _count_lines(file: Path) -> int:
-    with file.open("rb") as lines:
-        return sum(1 for line in lines if line.strip())
+def _exists(root: Path, pattern: str) -> bool:
+    return any(root.glob(pattern)) if any(sign in pattern for sign in "*?[") else (root / pattern).exists()
 
 
 def shown_path(root: Path, file: Path) -> str:
@@ -169,11 +130,6 @@ class FileProblems:
 
     def __len__(self) -> int:
         return len(self._problems)
-
-    @property
-    def messages(self) -> list[str]:
-        """The problems so far, in order."""
-        return [problem.message for problem in self._problems.found]
 
     def add(self, file: Path, message: str, line: int | None = None) -> None:
         """Add a problem of a file, or of a line of it."""

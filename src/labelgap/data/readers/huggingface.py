@@ -613,13 +613,6 @@ def _image_names(splits: Sequence[SplitRows]) -> list[list[str]]:
     return [[f"{rows.name}-{row:06d}" for row in range(len(rows.images))] for rows in splits]
 
 
-def _check_files(file: Path) -> str | None:
-    """Return which files of the splits are missing; ``file`` is one that the data set is recognized by."""
-    problems = ProblemList(file.parent, unit="")
-    find_files(file.parent, problems)
-    return "; ".join(problem.message for problem in problems.found) or None
-
-
 HUGGINGFACE_LAYOUT: Final = DatasetLayout(
     "any data set of images of the Hugging Face Hub (huggingface.co/datasets), or your own, saved by `datasets`",
     "that of the data set: its page, or README.md, names it",
@@ -629,7 +622,6 @@ HUGGINGFACE_LAYOUT: Final = DatasetLayout(
             "dataset_dict.json",
             "what save_to_disk wrote, with a folder per split",
             ("state.json", "data/train-*-of-*.parquet", "train-*-of-*.parquet"),
-            check=_check_files,
         ),
         RequiredFile("train/state.json", "the names of the files", optional=True),
         RequiredFile("train/dataset_info.json", "the types of the columns", optional=True),

@@ -220,11 +220,11 @@ NUSWIDE_LAYOUT: Final = DatasetLayout(
     "as its page says, for research; every photo is under the terms that its owner chose on Flickr",
     "NUS-WIDE/",
     (
-        RequiredFile("ConceptsList/Concepts81.txt", "the concepts", ("Concepts81.txt",), lines=CONCEPTS),
+        RequiredFile("ConceptsList/Concepts81.txt", "the concepts", ("Concepts81.txt",)),
         RequiredFile("ImageList/TrainImagelist.txt", "161,789 paths"),
         RequiredFile("ImageList/TestImagelist.txt", "107,859 paths"),
         *(
-            RequiredFile(f"Groundtruth/{path}", "1 or 0 per image of the list", (path,), count=CONCEPTS)
+            RequiredFile(f"Groundtruth/{path}", "1 or 0 per image of the list", (path,))
             for path in (f"TrainTestLabels/Labels_*_{part}.txt" for part in _PARTS)
         ),
         RequiredFile("Flickr/*/*.jpg", "the images, or anywhere: --images", ("images/*.jpg", "images/*/*.jpg")),

@@ -72,7 +72,7 @@ def voc_layout(year: str) -> DatasetLayout:
     parts: dict[str, str] = {"train": "", "val": ""} if year == "2012" else {"trainval": "train", "test": "val"}
     pattern, content = "ImageSets/Main/*_{}.txt", "a file per class: the images of {} and 1, 0 or -1"
     lists = tuple(
-        RequiredFile(pattern.format(part), content.format(part), (pattern.format(other),) if other else (), count=20)
+        RequiredFile(pattern.format(part), content.format(part), (pattern.format(other),) if other else ())
         for part, other in parts.items()
     )
     return DatasetLayout(
@@ -85,21 +85,12 @@ def voc_layout(year: str) -> DatasetLayout:
             RequiredFile("JPEGImages/*.jpg", "the photos"),
         ),
         lambda path: find_voc(path, year),
-        check=lambda root: _check(root, year),
     )
 
 
 def _parts(root: Path, year: str) -> tuple[str, str]:
     has_test = any(_main(root).glob("*_test.txt")) and any(_main(root).glob("*_trainval.txt"))
     return ("trainval", "test") if year == "2007" and has_test else ("train", "val")
-
-
-def _check(root: Path, year: str) -> list[str]:
-    """Return what is wrong with the lists, and which photos are missing; files of boxes are not read."""
-    problems, parts = FileProblems(root), _parts(root, year)
-    if any((root / "JPEGImages").glob("*.jpg")) and all(any(_main(root).glob(f"*_{part}.txt")) for part in parts):
-        _read_lists(root, *parts, problems)
-    return problems.messages
 
 
 def _root(path: str | os.PathLike[str], year: str) -> Path:
