@@ -37,9 +37,9 @@ from scipy.sparse import csr_matrix
 
 from labelgap.audit.candidates import rank_candidates
 from labelgap.audit.scorers import HeadScorer
+from labelgap.data.readers.common import FileProblems
 from labelgap.data.readers.openimages import ClassList, format_ids, read_labels
 from labelgap.labels import PRESENT, LabelTable, Revisions, paper_split
-from labelgap.labels.io.table_file import ProblemList
 from labelgap.losses import loss
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -135,8 +135,8 @@ def openimages_file(images: int, folder: Path) -> Path:
 def read_openimages(file: Path) -> None:
     """Read the labels as ``labelgap.load("openimages")`` does."""
     classes = tuple(f"/m/{number:05x}" for number in range(CLASSES))
-    problems = ProblemList(file)
-    read_labels(file, None, file.parent, ClassList(classes, classes, {}, complete=True), None, problems)
+    problems = FileProblems(file.parent)
+    read_labels(file, None, ClassList(classes, classes, {}, complete=True), problems)
     problems.refuse()
 
 

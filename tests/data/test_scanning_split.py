@@ -20,7 +20,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import DecodedImage, decoded
 from labelgap.data.findings import LeaksAllowed
 from labelgap.data.images import FileImages
-from labelgap.data.readers.table import load_csv
+from labelgap.data.readers.table import load_table
 from labelgap.data.scanning import (
     MAX_HASH_DISTANCE,
     RECORD,
@@ -233,7 +233,7 @@ def group_of(data: Dataset) -> dict[str, int]:
 
 def test_the_images_of_a_group_are_kept_together_and_blanks_are_no_group(tmp_path: Path) -> None:
     rows = [f"{number:02d}.png,{'' if number < 20 else number // 5},{number % 2}" for number in range(60)]
-    data = load_csv(album(tmp_path, rows, "image,group,cat"))
+    data = load_table(album(tmp_path, rows, "image,group,cat"))
     for placed in (group_of(data), split_of(hold_out_val(data))):
         for group in range(4, 12):
             assert len({placed[f"{number:02d}.png"] for number in range(group * 5, group * 5 + 5)}) == 1
@@ -248,17 +248,17 @@ def test_copies_are_kept_together(tmp_path: Path) -> None:
         (tmp_path / f"copy{number}.png").write_bytes((tmp_path / f"{number:02d}.png").read_bytes())
         image(number, (240, 180)).save(tmp_path / f"large{number}.jpg", quality=92)
     extra = [f"{name},1" for number in range(8) for name in (f"copy{number}.png", f"large{number}.jpg")]
-    data = load_csv(album(tmp_path, rows + extra, "image,cat"))
+    data = load_table(album(tmp_path, rows + extra, "image,cat"))
     placed = group_of(data)
     for number in range(8):
         assert len({placed[name] for name in (f"{number:02d}.png", f"copy{number}.png", f"large{number}.jpg")}) == 1
     assert len(set(placed.values())) == 40
     assert sentences(data)[-1].startswith("8 exact and 8 near")
-    exact_only = load_csv(tmp_path / "tags.csv", duplicates="exact")
+    exact_only = load_table(tmp_path / "tags.csv", duplicates="exact")
     assert sentences(exact_only)[-1].startswith("8 exact duplicates")
     held = split_of(hold_out_val(data))
     assert "val" in held.values() and all(held[f"{n:02d}.png"] == held[f"copy{n}.png"] for n in range(8))
-    assert "duplicate" not in sentences(load_csv(tmp_path / "tags.csv", duplicates="off"))[-1]
+    assert "duplicate" not in sentences(load_table(tmp_path / "tags.csv", duplicates="off"))[-1]
 
 
 def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Path) -> None:
@@ -268,15 +268,15 @@ def test_a_split_of_the_file_that_leaks_is_a_problem_unless_allowed(tmp_path: Pa
     rows = ["x.png,train,1", "b.png,test,1", "a.png,train,1", "y.png,val,0", "c.jpg,val,1"]
     table = album(tmp_path, rows)
     with pytest.raises(ProblemsError) as caught:
-        load_csv(table)
+        load_table(table)
     assert [each.line for each in caught.value.problems] == [3, 6] and "--allow-leaks" in str(caught.value)
     assert all("a.png (train, line 4)" in each.message for each in caught.value.problems)
-    data = load_csv(table, allow_leaks=True)
+    data = load_table(table, allow_leaks=True)
     assert [len(split) for split in data.splits] == [2, 2, 1]
     assert any(isinstance(each, LeaksAllowed) for each in data.findings)
     with pytest.raises(ProblemsError, match="1 problem,"):
-        load_csv(table, duplicates="exact")
-    assert len(load_csv(table, duplicates="off").splits) == 3
+        load_table(table, duplicates="exact")
+    assert len(load_table(table, duplicates="off").splits) == 3
 
 
 def random_table(count: int, classes: int, seed: int, share: float = 0.3) -> LabelTable:

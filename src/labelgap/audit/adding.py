@@ -24,7 +24,7 @@ from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import replace_together, replacing
 from labelgap.core.text import join_names, pluralize
 from labelgap.data.dataset import Dataset
-from labelgap.data.readers.table import NewImages, open_own_table
+from labelgap.data.readers.table import NewImages, open_table
 from labelgap.data.registry import load_by_name
 from labelgap.labels import ABSENT
 from labelgap.labels.io.rewrite import NewImage, rewrite_table
@@ -144,7 +144,7 @@ def _join(data: Dataset, new: NewImages, folder: Path) -> Dataset:
     columns = new.names, new.file.splits or ("train",) * count, new.file.groups or ("",) * count
     path = folder / f"{JOINED}.{recipe['name']}"
     rows = [NewImage(*row) for row in zip(*columns, strict=True)]
-    written = rewrite_table(open_own_table(recipe), path, changes, options, images=rows)
+    written = rewrite_table(open_table(Path(recipe["path"]), recipe["options"]), path, changes, options, images=rows)
     if (listed := provenance_path(Path(recipe["path"]))).exists():
         shutil.copyfile(listed, provenance_path(path))
     given = {**recipe["options"], "images": os.fspath(new.root)}

@@ -146,7 +146,7 @@ class DataOptions(DataPaths):
     certainty: Annotated[Literal["guessing", "probably", "definitely"] | None, _PUBLISHED] = None
     """CUB labels below it are unknown: guessing, probably or definitely."""
     unlabeled: Annotated[Literal["keep", "drop"] | None, _PUBLISHED] = None
-    """Images without a label: keep (nuswide) or drop (openimages)."""
+    """Images without any of the 81 concepts: keep or drop (nuswide)."""
     machine: Annotated[float | None, _PUBLISHED] = None
     """Confidence from which labels of a network are used (openimages)."""
     boxes: Annotated[bool, Setting(PUBLISHED, flag="boxes")] = False

@@ -20,7 +20,7 @@ from labelgap.data.readers.nuswide import load_nuswide
 from labelgap.data.readers.openimages import load_openimages
 from labelgap.data.readers.shards import load_shards
 from labelgap.data.readers.spml import load_spml
-from labelgap.data.readers.table import load_csv, load_parquet
+from labelgap.data.readers.table import load_table
 from labelgap.data.readers.voc import load_voc2007, load_voc2012
 from labelgap.data.registry import (
     DatasetReader,
@@ -63,7 +63,6 @@ __all__ = [
     "load_chexpert",
     "load_coco2014",
     "load_coco2017",
-    "load_csv",
     "load_cub",
     "load_digits",
     "load_features",
@@ -73,10 +72,10 @@ __all__ = [
     "load_moved",
     "load_nuswide",
     "load_openimages",
-    "load_parquet",
     "load_shards",
     "load_spml",
     "load_stored",
+    "load_table",
     "load_voc2007",
     "load_voc2012",
     "read_cub_certainty",

@@ -19,14 +19,14 @@ from labelgap.core.text import format_option, pluralize, quote_formulas, truncat
 from labelgap.data.dataset import Dataset
 from labelgap.data.images import FileImages
 from labelgap.data.readers.image_paths import ImageFinder
-from labelgap.data.readers.table import ImageOptions, build_dataset, image_folder
+from labelgap.data.readers.table import ImageOptions, build_dataset, image_folder, open_table
 from labelgap.data.registry import recognize_format
 from labelgap.data.scanning import cluster_ids, find_duplicates, scan_images
 from labelgap.data.split import leaked_rows
 from labelgap.data.writers.formats import refuse_overwriting
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.labels.io.classes import fold_case, is_near_spelling, resolve_class_names
-from labelgap.labels.io.formats import OutputColumn, RawTable, open_csv, open_parquet_table
+from labelgap.labels.io.formats import OutputColumn, RawTable
 from labelgap.labels.io.layout import Cell, CellParser, ListLayout, WideLayout
 from labelgap.labels.io.parse import (
     SAMPLE_ROWS,
@@ -50,7 +50,7 @@ from labelgap.labels.io.table_file import (
 )
 
 _CLASSES_SHOWN: Final = 5
-_SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {"csv": (".csv", ".tsv"), "parquet": (".parquet",)}
+_TABLES: Final = ("csv", "parquet")
 _TABLE_OPTIONS: Final = tuple(each.name for each in fields(TableOptions))
 _IMAGE_OPTIONS: Final = ("duplicates", "allow_leaks")
 _CSV_OPTIONS: Final = ("encoding", "delimiter")
@@ -117,19 +117,18 @@ def clean_table(
         images: the folder that the names of images are relative to; that of the table when None.
         force: whether existing files may be replaced.
         accept_suggestions: whether the name of an image without a file becomes that of the only file with a near name.
-        **options: of ``load_csv`` and ``load_parquet``. ``rename`` and ``aliases`` are applied to the clean table.
+        **options: of ``load_table``. ``rename`` and ``aliases`` are applied to the clean table.
     """
     out = Path(out)
-    kind, path = _table_format(path)
+    path = _table_path(path)
     for name in options:
         if name not in (known := (*_TABLE_OPTIONS, *_IMAGE_OPTIONS, *_CSV_OPTIONS)):
             raise UnknownNameError("option", name, known)
     table_options = TableOptions.of(options)
     image_options = ImageOptions(**{name: options[name] for name in _IMAGE_OPTIONS if name in options})
     changes_path = out.with_name(f"{out.stem}.changes.csv")
-    _check_output(path, (out, changes_path), kind, force)
-    dialect = {name: options.get(name) for name in _CSV_OPTIONS}
-    source = open_csv(path, table_options, **dialect) if kind == "csv" else open_parquet_table(path)
+    source = open_table(path, options)
+    _check_output(source, (out, changes_path), force)
     cleaner = _Cleaner(source, image_folder(path, images), table_options, image_options, accept_suggestions)
     data = replace(cleaner.clean(), name=out.name)
     changes = tuple(sorted(cleaner.changes))
@@ -143,27 +142,25 @@ def clean_table(
     return FixedTable(source.path, source.unit, out, changes_path, cleaner.rows_read, changes, proposals, data)
 
 
-def _table_format(text: str | os.PathLike[str]) -> tuple[str, Path]:
+def _table_path(text: str | os.PathLike[str]) -> Path:
     name, _, place = os.fspath(text).partition("=")
     path = Path(text).expanduser()
-    if name in _SUFFIXES and place and not path.exists():
+    if name in _TABLES and place and not path.exists():
         path = Path(place).expanduser()
-    else:
-        name = recognize_format(path)[0] if path.exists() else ""
+    elif path.exists() and (name := recognize_format(path)[0]) not in _TABLES:
+        raise InputError(f"{path} is read as {name}: only tables of labels, CSV and Parquet, can be fixed.")
     if not path.exists():
         raise InputError(f"{path} does not exist.")
-    if name not in _SUFFIXES:
-        raise InputError(f"{path} is read as {name}: only tables of labels, CSV and Parquet, can be fixed.")
-    return name, path
+    return path
 
 
-def _check_output(path: Path, places: tuple[Path, Path], kind: str, force: bool) -> None:
-    suffixes = dict.fromkeys([*_SUFFIXES[kind], path.suffix.lower()])
+def _check_output(source: RawTable, places: tuple[Path, Path], force: bool) -> None:
+    suffixes = dict.fromkeys([*([".csv", ".tsv"] if source.dialect else [".parquet"]), source.path.suffix.lower()])
     if places[0].suffix.lower() not in suffixes:
         ends = " or ".join(suffixes)
-        raise InputError(f"{places[0]}: the clean table has the format of {path}, so its name ends in {ends}.")
+        raise InputError(f"{places[0]}: the clean table has the format of {source.path}, so its name ends in {ends}.")
     for place in places:
-        refuse_overwriting([path], place, force)
+        refuse_overwriting([source.path], place, force)
 
 
 @dataclass

@@ -44,7 +44,7 @@ from labelgap.data.readers.openimages import OPENIMAGES_LAYOUT, load_openimages
 from labelgap.data.readers.recipe import SHARDS, Recipe, to_stored_option, to_stored_path
 from labelgap.data.readers.shards import is_shard_folder, is_shard_url, load_shards
 from labelgap.data.readers.spml import SPML_LAYOUT, load_spml
-from labelgap.data.readers.table import load_csv, load_parquet
+from labelgap.data.readers.table import load_table
 from labelgap.data.readers.transfer import TRANSFER_SETS
 from labelgap.data.readers.voc import load_voc2007, load_voc2012, voc_layout
 
@@ -133,7 +133,7 @@ BUILTIN_READERS: Final = (
     ),
     DatasetReader(
         "csv",
-        load_csv,
+        load_table,
         "your own photos: a table of tags and a folder of images",
         "a .csv file",
         _has_suffix(".csv", ".tsv"),
@@ -149,7 +149,7 @@ BUILTIN_READERS: Final = (
     ),
     DatasetReader(
         "parquet",
-        load_parquet,
+        load_table,
         "your own photos: as csv, in Parquet",
         "a .parquet file",
         _has_suffix(".parquet"),

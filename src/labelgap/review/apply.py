@@ -20,7 +20,7 @@ from labelgap.audit.candidates import FILE as CANDIDATES
 from labelgap.core.errors import InputError, UnknownNameError
 from labelgap.core.text import fold_name, truncate_text
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.readers.table import open_own_table
+from labelgap.data.readers.table import open_table
 from labelgap.data.writers.formats import check_target, convert
 from labelgap.labels import LabelTable, Revision, Revisions
 from labelgap.labels.codes import UNKNOWN
@@ -248,7 +248,7 @@ def _rewrite_tables(
     options = TableOptions.of(given)
 
     def rewrite(path: Path, place: Path) -> RewriteResult:
-        return rewrite_table(open_own_table(data.recipe, path), place, changes, options, added=added)
+        return rewrite_table(open_table(path, data.recipe["options"]), place, changes, options, added=added)
 
     others = {
         name: out.with_name(f"{out.stem}.{name}{out.suffix}")

@@ -19,7 +19,7 @@ from labelgap.core.errors import InputError, ProblemsError
 from labelgap.data.dataset import Dataset
 from labelgap.data.decoding import decode
 from labelgap.data.findings import ImagesSkipped, NoValRows, ValidationHeldOut
-from labelgap.data.readers.table import load_csv
+from labelgap.data.readers.table import load_table
 from labelgap.data.registry import load, load_from_recipe
 from labelgap.data.split import hold_out_val
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
@@ -52,7 +52,7 @@ def wide(rows: int, split: Sequence[str] | None = None) -> str:
 
 def problems(path: Path, images: Path | None = None) -> list[tuple[int, str]]:
     with pytest.raises(ProblemsError) as caught:
-        load_csv(path, images)
+        load_table(path, images)
     return [(problem.line, problem.message) for problem in caught.value.problems]
 
 
@@ -64,7 +64,7 @@ def test_labels_and_pixels_of_every_row_belong_together(tmp_path: Path) -> None:
     table = album(tmp_path, "image,split,red,blue\na.png,train,1,0\nb/c.jpg,test,,1\nd.png,val,0,\n")
     draw(tmp_path / "a.png", (10, 6), (250, 0, 0))
     draw(tmp_path / "b" / "c.jpg", (20, 16), (0, 0, 250))
-    data = load_csv(table)
+    data = load_table(table)
     assert data.classes == ("red", "blue") and data.test is not None
     dense = [split.labels.to_dense().tolist() for split in data.splits]
     assert dense == [[[PRESENT, ABSENT]], [[ABSENT, UNKNOWN]], [[UNKNOWN, PRESENT]]]
@@ -76,11 +76,11 @@ def test_labels_and_pixels_of_every_row_belong_together(tmp_path: Path) -> None:
     apart = tmp_path / "tables" / "tags.csv"
     apart.parent.mkdir()
     apart.write_text(table.read_text())
-    assert everything(load_csv(str(apart), str(tmp_path))) == everything(data)
+    assert everything(load_table(str(apart), str(tmp_path))) == everything(data)
 
 
 def test_a_tenth_of_train_becomes_val_where_a_network_is_trained(tmp_path: Path) -> None:
-    data = load_csv(album(tmp_path, wide(60)))
+    data = load_table(album(tmp_path, wide(60)))
     held_out, again = hold_out_val(data), hold_out_val(data)
     other = hold_out_val(load("csv", tmp_path / "tags.csv", seed=1))
     assert held_out.val is not None and 2 <= len(held_out.val) <= 12
@@ -88,7 +88,7 @@ def test_a_tenth_of_train_becomes_val_where_a_network_is_trained(tmp_path: Path)
     assert everything(held_out) == everything(again) != everything(other)
     assert hold_out_val(held_out) is held_out
     assert held_out.findings[-1] == ValidationHeldOut(len(held_out.val), 60, 0)
-    data = load_csv(album(tmp_path / "a", wide(40, ["train"] * 30 + ["test"] * 10)))
+    data = load_table(album(tmp_path / "a", wide(40, ["train"] * 30 + ["test"] * 10)))
     assert data.val is None and [len(split) for split in data.splits] == [30, 10]
     assert data.findings[-1] == NoValRows(30) and hold_out_val(data).val is not None
 
@@ -99,7 +99,7 @@ def test_val_and_test_can_be_tables_of_their_own(tmp_path: Path) -> None:
     for name, part in (("train", rows[:7]), ("val", rows[7:9])):
         (tmp_path / f"{name}.csv").write_text("\n".join([header, *part]) + "\n")
     (tmp_path / "test.csv").write_text(f"image,owl,{header.split(',')[1]}\n010.png,1,0\n011.png,0,1\n")
-    data = load_csv(tmp_path / "train.csv", val=tmp_path / "val.csv", test=tmp_path / "test.csv")
+    data = load_table(tmp_path / "train.csv", val=tmp_path / "val.csv", test=tmp_path / "test.csv")
     assert [len(split) for split in data.splits] == [7, 2, 2]
     assert data.test is not None and data.test.labels.to_dense().tolist() == [[0, UNKNOWN], [1, UNKNOWN]]
     reloaded = load_from_recipe(load("csv", tmp_path / "train.csv", test=tmp_path / "test.csv").recipe)
@@ -119,9 +119,9 @@ def test_a_table_of_test_that_does_not_fit_is_refused(tmp_path: Path, text: str,
     (tmp_path / "x.png").write_bytes((tmp_path / "000.png").read_bytes())
     (tmp_path / "test.csv").write_text(text)
     with pytest.raises(InputError, match=named):
-        load_csv(table, test=tmp_path / "test.csv")
+        load_table(table, test=tmp_path / "test.csv")
     with pytest.raises(InputError):
-        load_csv(album(tmp_path, wide(4, ["train", "train", "val", "test"])), test=tmp_path / "test.csv")
+        load_table(album(tmp_path, wide(4, ["train", "train", "val", "test"])), test=tmp_path / "test.csv")
 
 
 def test_whole_paths_detours_and_links_are_taken_inside_of_the_folder_only(tmp_path: Path) -> None:
@@ -131,12 +131,12 @@ def test_whole_paths_detours_and_links_are_taken_inside_of_the_folder_only(tmp_p
     ((line, message),) = problems(table)
     assert line == 3 and message.startswith(str(outside)) and message.endswith(f"--images {tmp_path}")
     table.write_text(f"image,cat\n{inside},1\nb/../c.png,0\n")
-    assert load_csv(table).train.labels.images == (str(inside), "b/../c.png")
+    assert load_table(table).train.labels.images == (str(inside), "b/../c.png")
     table.write_text("image,cat\na.png,1\n./a.png,0\n")
     assert [line for line, _ in problems(table)] == [3]
     inside.with_name("link.png").symlink_to(outside)
     table.write_text("image,cat\nlink.png,1\n")
-    assert load_csv(table).train.images[0].shape == (8, 12, 3)
+    assert load_table(table).train.images[0].shape == (8, 12, 3)
 
 
 def test_every_problem_of_the_table_and_of_the_images_is_told_at_once(tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tm
     (tmp_path / "empty").mkdir()
     assert len(problems(table, tmp_path / "empty")) == 3
     with pytest.raises(ProblemsError, match="--images"):
-        load_csv(table, tmp_path / "empty")
+        load_table(table, tmp_path / "empty")
     for path, images in ((table, tmp_path / "photos"), (table, table), (tmp_path / "none.csv", None)):
         with pytest.raises(InputError, match=(images or path).name):
-            load_csv(path, images)
+            load_table(path, images)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tm
 )
 def test_a_senseless_table_is_refused(tmp_path: Path, text: str, options: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
-        load_csv(album(tmp_path, text, ["a.png", "b.png", "c.png"]), **options)
+        load_table(album(tmp_path, text, ["a.png", "b.png", "c.png"]), **options)
 
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
@@ -205,12 +205,12 @@ def half_readable(folder: Path, good: int, bad: int) -> Path:
 
 def test_all_images_that_cannot_be_read_are_told_in_one_error(tmp_path: Path) -> None:
     with pytest.raises(ProblemsError, match="--on-bad-image skip") as caught:
-        load_csv(half_readable(tmp_path, 5, 25))
+        load_table(half_readable(tmp_path, 5, 25))
     assert [each.line for each in caught.value.problems] == list(range(7, 32))
     lines = str(caught.value).splitlines()
     assert len(lines) == 21 and "bad00.jpg" in lines[1]
     with pytest.raises(InputError, match="3 images"):
-        load_csv(half_readable(tmp_path, 0, 3), on_bad_image="skip")
+        load_table(half_readable(tmp_path, 0, 3), on_bad_image="skip")
 
 
 def test_images_that_cannot_be_read_are_left_out_and_copies_of_the_others_are_found(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_images_that_cannot_be_read_are_left_out_and_copies_of_the_others_are_fo
     (tmp_path / "again.png").write_bytes((tmp_path / "good5.png").read_bytes())
     header, text = table.read_text().split("\n", 1)
     table.write_text(f"{header}\nbad06.jpg,1\n{text.replace('bad06.jpg', 'again.png')}")
-    data = load_csv(table, on_bad_image="skip")
+    data = load_table(table, on_bad_image="skip")
     good = [f"good{number}.png" for number in (0, 1, 2, 5, 6, 7, 8, 9)]
     assert data.train.labels.images == (*good, "again.png") and len(data.splits) == 1
     bad = tuple(f"bad{number:02d}.jpg" for number in range(6))

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import codecs
 import csv
-import math
 import os
 import re
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import combinations, islice
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,12 +31,12 @@ from labelgap.data.dataset import Boxes, Dataset, Split
 from labelgap.data.decoding import open_image
 from labelgap.data.findings import NoValRows
 from labelgap.data.images import FileImages
-from labelgap.data.readers.common import DatasetLayout, RequiredFile
+from labelgap.data.readers.common import DatasetLayout, FileProblems, RequiredFile
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.data.readers.table import image_folder
-from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
+from labelgap.labels import ABSENT, PRESENT, LabelTable
 from labelgap.labels.io.dialect import decodes
-from labelgap.labels.io.table_file import ProblemList, check_choice
+from labelgap.labels.io.table_file import check_choice
 from labelgap.labels.sparse import UniqueNames
 
 OFFICIAL_SPLITS: Final = {"train": "train", "val": "validation", "test": "test"}  # the official name of every split
@@ -56,13 +53,11 @@ _ARCHIVES: Final = (
 """Folders that the archives unpack to, and that people sort the files into."""
 _SPLIT_FILES: Final = {
     "human": ("annotations-human.csv", "annotations-human-imagelabels.csv", "verified labels"),
-    "images": ("images.csv", "images-with-labels-with-rotation.csv", "all images"),
     "machine": ("annotations-machine.csv", "annotations-machine-imagelabels.csv", "labels of a network, for --machine"),
     "boxes": ("annotations-human-bbox.csv", "annotations-bbox.csv", "where objects are, for --boxes"),
 }
 """The files of a split in V3, after the name of the split in later versions, and what they hold."""
 _HUMAN_BOXABLE: Final = "annotations-human-imagelabels-boxable.csv"
-_IMAGES_OF_ALL: Final = "image_ids_and_rotation.csv"
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ def _version(root: Path) -> str | None:
     return next((each for each in (_LATER, _V3) if _find(root, _paths("human", each, "train", boxable=True))), None)
 
 
-def find_layout(root: Path, choice: str | None, asked: Sequence[str], problems: ProblemList) -> OpenImagesFiles:
+def find_layout(root: Path, choice: str | None, asked: Sequence[str], problems: FileProblems) -> OpenImagesFiles:
     """Find all files that are needed and ``asked`` for; what is missing is one error. Without a choice they choose."""
     version = _version(root) or _V3
     full, boxable = (_find(root, _prefixed(name)) for name in (_DESCRIPTIONS, _BOXABLE))
@@ -93,10 +88,9 @@ def find_layout(root: Path, choice: str | None, asked: Sequence[str], problems: 
     for name, official in OFFICIAL_SPLITS.items():
         paths = {key: _paths(key, version, official, boxable=choice == "boxable") for key in ("human", *asked)}
         splits[name] = {key: _require(root, each, problems) for key, each in paths.items()}
-        splits[name]["images"] = _find(root, _paths("images", version, official))
         other = _find(root, _paths("human", _LATER if version == _V3 else _V3, official))
         if splits[name]["human"] is None and other is not None:
-            problems.append(f"{other.relative_to(root)} is of another version than the labels of train")
+            problems.add(other, "is of another version than the labels of train")
     descriptions = full or (boxable if choice == "boxable" else None)
     descriptions = descriptions or _require(root, _prefixed(_DESCRIPTIONS), problems)
     lists = {"trainable": _prefixed(_TRAINABLE), "boxable": ["classes-bbox.txt"]}
@@ -104,7 +98,7 @@ def find_layout(root: Path, choice: str | None, asked: Sequence[str], problems: 
     if choice in lists and chosen is None:
         chosen = _require(root, lists[choice], problems, "; --classes all takes every class")
     if problems and version == _V3 and any(root.glob("*2016_08*")):
-        problems.append("this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
+        problems.add(root, "this looks like Open Images V1 (2016_08): labelgap reads V2 to V7")
     problems.refuse()
     return OpenImagesFiles(root, version, choice, splits, descriptions or root, full is not None, chosen)
 
@@ -119,14 +113,13 @@ def _paths(key: str, version: str, official: str, *, boxable: bool = False) -> l
     if version == _V3:
         return [f"{official}/{v3}"]
     spellings = (official, "val") if official == "validation" else (official,)
-    paths = [
+    return [
         f"{folder}{prefix}{spelled}-{name}"
         for name in (later, *([_HUMAN_BOXABLE] if boxable and key == "human" else []))
         for folder in ("", f"{official}/")
         for prefix in _PREFIXES
         for spelled in spellings
     ]
-    return [*paths, _IMAGES_OF_ALL] if key == "images" else paths
 
 
 def _find(root: Path, names: Iterable[str]) -> Path | None:
@@ -134,12 +127,12 @@ def _find(root: Path, names: Iterable[str]) -> Path | None:
     return next((place / name for name in names for place in places if (place / name).is_file()), None)
 
 
-def _require(root: Path, names: Sequence[str], problems: ProblemList, remedy: str = "") -> Path | None:
+def _require(root: Path, names: Sequence[str], problems: FileProblems, remedy: str = "") -> Path | None:
     found = _find(root, names)
     if found is None:
         shortest = min(names, key=len)
         rest = ", ".join(name for name in names if name != shortest and (len(names) < 4 or "/" not in name))
-        problems.append(f"{shortest}{f' (or {rest})' if rest else ''} is missing{remedy}")
+        problems.add(root / shortest, f"is missing{f' (or {rest})' if rest else ''}{remedy}")
     return found
 
 
@@ -187,15 +180,14 @@ class ClassList:
     complete: bool
 
 
-def read_classes(layout: OpenImagesFiles, words: Sequence[str], problems: ProblemList) -> ClassList:
+def read_classes(layout: OpenImagesFiles, words: Sequence[str], problems: FileProblems) -> ClassList:
     """Read the names of all classes, and choose those to use; of two with one name the ids are added."""
-    described = _read_names(layout.descriptions, layout.root, None, problems)
+    described = _read_names(layout.descriptions, None, problems)
     ids = list(described)
     if layout.chosen is not None and layout.chosen != layout.descriptions:
-        ids = list(_read_names(layout.chosen, layout.root, described, problems))
+        ids = list(_read_names(layout.chosen, described, problems))
     if not ids:
-        file = layout.chosen or layout.descriptions
-        problems.append(f"{file.relative_to(layout.root)} has no classes")
+        problems.add(layout.chosen or layout.descriptions, "has no classes")
     problems.refuse()
     repeated = Counter(described.values())
     names = {each: name if repeated[name] == 1 else f"{name} ({each})" for each, name in described.items()}
@@ -212,9 +204,9 @@ def read_classes(layout: OpenImagesFiles, words: Sequence[str], problems: Proble
     return ClassList(tuple(ids), tuple(names[each] for each in ids), others, layout.described_all)
 
 
-def _read_names(path: Path, root: Path, described: Mapping[str, str] | None, problems: ProblemList) -> dict[str, str]:
+def _read_names(path: Path, described: Mapping[str, str] | None, problems: FileProblems) -> dict[str, str]:
     """Read ``id,name`` lines, after a header in V6 and V7; a list of ids that are ``described`` needs no names."""
-    shown, found, lines = path.relative_to(root).as_posix(), dict[str, str](), dict[str, int]()
+    found, lines = dict[str, str](), dict[str, int]()
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file)
         try:
@@ -233,10 +225,9 @@ def _read_names(path: Path, root: Path, described: Mapping[str, str] | None, pro
                 else:
                     found[each], lines[each] = "".join(cells[1:2]).strip() or each, reader.line_num
                 if text:
-                    problems.append(f"{shown}, line {reader.line_num}: {text}")
+                    problems.add(path, text, reader.line_num)
         except csv.Error as error:
-            what = f"no CSV ({error}); is a quote opened and never closed?"
-            problems.append(f"{shown}, line {reader.line_num}: {what}")
+            problems.add(path, f"no CSV ({error}); is a quote opened and never closed?", reader.line_num)
     return found
 
 
@@ -246,143 +237,116 @@ _INVALID: Final = 255
 _NIBBLES: Final = np.full(256, _INVALID, dtype=np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
 _CONFIDENCES: Final = {b"0": ABSENT, b"1": PRESENT, b"0.0": ABSENT, b"1.0": PRESENT}
-_MAX_LINES: Final = 10**10
 _BLOCK_BYTES: Final = 8 << 20
 
+Words = Sequence[bytes]
+Check = tuple[Callable[[Words], NDArray[np.bool_]], str]
+"""Which words of a column are valid, and what is wrong with another one, which is ``{}`` there."""
 
-class CsvColumns:
-    """Columns of a CSV with a header: its different words, and the number of the word of every row.
 
-    Rows with another number of cells than the header are problems, and left out, as blank ones are.
+class CsvColumn(NamedTuple):
+    """A column of a CSV: its different words, and the number of the word of every row."""
+
+    words: Words
+    numbers: NDArray[np.int32]
+
+
+_EMPTY: Final = CsvColumn((), np.zeros(0, dtype=np.int32))
+
+
+def read_columns(
+    path: Path,
+    checks: Mapping[str, Check | None],
+    problems: FileProblems,
+    optional: str = "",
+    check_rows: tuple[Callable[[Mapping[str, CsvColumn]], NDArray[np.bool_]], str] | None = None,
+) -> dict[str, CsvColumn]:
+    """Read columns of a CSV with a header at once; where a word or a row is wrong, they are empty.
+
+    The lines of what is wrong are found by a second, slow pass over the file. ``check_rows`` says which rows are valid,
+    and what is wrong with the others.
     """
-
-    def __init__(
-        self,
-        path: Path,
-        root: Path,
-        columns: Sequence[str],
-        problems: ProblemList,
-        optional: str = "",
-    ) -> None:
-        self._path, self._problems = path, problems
-        self._name = path.relative_to(root).as_posix()
-        self._first = (len(problems) + 1) * _MAX_LINES  # problems are sorted by file and line
-        self._invalid_rows = False
-        self._width = 0
-        self.words: dict[str, list[bytes]] = {name: [] for name in columns}
-        self.numbers: dict[str, NDArray[np.int32]] = {name: np.zeros(0, dtype=np.int32) for name in columns}
-        self._rows: Sequence[int] | NDArray[np.int64] = range(0)
+    empty: dict[str, CsvColumn] = dict.fromkeys(checks, _EMPTY)
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        header = next(csv.reader([file.readline(1 << 16)]), [])
+    if wrong := [name for name in checks if header.count(name) != 1]:
+        what = "is twice the" if wrong[0] in header else "is no"
+        found = truncate_text(", ".join(header), 120)
+        problems.add(path, f"there {what} column {', '.join(wrong)}; the columns are {found or 'none'}", 1)
+        return empty
+    names = [*checks, *([optional] if optional in header else [])]
+    try:
+        table, sound = _parse(path, names, None), True
+    except pa.ArrowInvalid:  # of a row with other cells; its handler would see no text that is not UTF-8
         try:
-            self._read(columns, optional)
-        except (pa.ArrowException, OSError) as error:
-            problems.append(f"{self._name} cannot be read ({truncate_text(str(error), 200)})")
+            table, sound = _parse(path, names, lambda row: "skip"), False
+        except pa.ArrowException as error:
+            problems.add(path, f"cannot be read ({truncate_text(str(error), 200)})")
+            return empty
+    table = table.combine_chunks()  # one dictionary for each column
+    parts = {name: table[name].chunk(0) for name in names} if table.num_rows else {}
+    columns = {name: CsvColumn(part.dictionary.to_pylist(), part.indices.to_numpy()) for name, part in parts.items()}
+    bad: dict[int, tuple[set[bytes], str]] = {}
+    for name, check in checks.items():
+        if check is not None and name in columns and not (valid := check[0](words := columns[name].words)).all():
+            bad[header.index(name)] = {words[number] for number in np.flatnonzero(~valid).tolist()}, check[1]
+    wrong_rows = {*np.flatnonzero(~check_rows[0](columns)).tolist()} if check_rows and columns else set[int]()
+    if sound and not bad and not wrong_rows:
+        return columns or empty
+    before, written = len(problems), "latin-1" if sound else "utf-8"
+    row = -1
+    for line, cells in _records(path):
+        if len(cells) != len(header):
+            hint = ": is the file truncated?" if len(cells) < len(header) else ""
+            if not decodes("".join(cells).encode("latin-1"), "utf-8"):
+                hint = ", and bytes that are no UTF-8 text: is the file damaged?"
+            problems.add(path, f"{len(cells)} of {len(header)} cells{hint}", line)
+            continue
+        row += 1
+        if check_rows and row in wrong_rows:
+            problems.add(path, check_rows[1], line)
+        for place, (invalid, message) in bad.items():
+            if cells[place].encode(written) in invalid:
+                word = cells[place].encode("latin-1").decode("utf-8", "replace")
+                problems.add(path, message.format(truncate_text(word)), line)
+    if len(problems) == before:
+        problems.add(path, "cannot be read as CSV: is a quote opened and never closed?")
+    return empty
 
-    def __len__(self) -> int:
-        return len(self._rows)
 
-    def report(self, row: int, message: str) -> None:
-        """Add a problem of a row."""
-        self._report(self.line(row), message)
+def _parse(path: Path, columns: Sequence[str], on_invalid: Callable[[Any], str] | None) -> pa.Table:
+    file = pa.OSFile(os.fspath(path))
+    if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        file.seek(0)
+    encoding = "utf8" if on_invalid is None else "latin-1"  # pyarrow prints a traceback where it cannot decode a row
+    return arrow_csv.read_csv(
+        file,
+        read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
+        parse_options=arrow_csv.ParseOptions(invalid_row_handler=on_invalid, newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            include_columns=list(columns), column_types=dict.fromkeys(columns, _WORD)
+        ),
+    )
 
-    def check(self, column: str, valid: NDArray[np.bool_], message: str) -> NDArray[np.bool_]:
-        """Return which rows have a valid word; the others are problems, whose message has ``{}`` for the word."""
-        if valid.all():
-            return np.ones(len(self), dtype=bool)
-        rows: NDArray[np.bool_] = valid[self.numbers[column]]
-        for row in np.flatnonzero(~rows).tolist():
-            self.report(row, message.format(self.text(column, row)))
-        return rows
 
-    def equals(self, column: str, text: str) -> NDArray[np.bool_]:
-        """Return which rows have a text."""
-        return np.array([word == text.encode() for word in self.words[column]], dtype=bool)[self.numbers[column]]
-
-    def text(self, column: str, row: int) -> str:
-        """Return a cell for a message."""
-        return truncate_text(self.words[column][self.numbers[column][row]].decode("utf-8", "replace"))
-
-    def line(self, row: int) -> int:
-        """Return the first line of a row."""
-        return self._lines[self._rows[row]]
-
-    def _report(self, line: int, message: str) -> None:
-        self._problems.add(self._first + line, f"{self._name}, line {line}: {message}")
-
-    def _read(self, columns: Sequence[str], optional: str) -> None:
-        with self._path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            header = next(csv.reader([file.readline(1 << 16)]), [])
-        self._width = len(header)
-        if wrong := [name for name in columns if header.count(name) != 1]:
-            what = "is twice the" if wrong[0] in header else "is no"
-            found = truncate_text(", ".join(header), 120)
-            self._report(1, f"there {what} column {', '.join(wrong)}; the columns are {found or 'none'}")
-            return
-        names = [*columns, *([optional] if optional in header else [])]
-        try:
-            table = self._parse(names, "utf8")
-        except pa.ArrowInvalid:  # pyarrow prints a traceback where it cannot decode a bad row: none is not Latin-1
-            table = self._parse(names, "latin-1", self._skip)
-        table = table.combine_chunks()  # one dictionary for each column
-        for line, cells in self._records() if self._invalid_rows else ():
-            if len(cells) not in (0, self._width):
-                hint = ": is the file truncated?" if len(cells) < self._width else ""
-                if not decodes("".join(cells).encode("latin-1"), "utf-8"):
-                    hint = ", and bytes that are no UTF-8 text: is the file damaged?"
-                self._report(line, f"{len(cells)} of {self._width} cells{hint}")
-        if not table.num_rows:
-            return
-        parts = {name: table[name].chunk(0) for name in names}
-        self.words = {name: part.dictionary.to_pylist() for name, part in parts.items()}
-        self.numbers = {name: part.indices.to_numpy() for name, part in parts.items()}
-        self._rows = range(table.num_rows)
-        if all(b"" in words for words in self.words.values()):
-            empty = [self.numbers[name] == words.index(b"") for name, words in self.words.items()]
-            self._rows = np.flatnonzero(~np.logical_and.reduce(empty))
-            self.numbers = {name: each[self._rows] for name, each in self.numbers.items()}
-
-    def _parse(self, columns: Sequence[str], encoding: str, on_invalid: Callable[[Any], str] | None = None) -> pa.Table:
-        file = pa.OSFile(os.fspath(self._path))
-        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-            file.seek(0)
-        return arrow_csv.read_csv(
-            file,
-            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES, encoding=encoding),
-            parse_options=arrow_csv.ParseOptions(
-                invalid_row_handler=on_invalid, ignore_empty_lines=False, newlines_in_values=True
-            ),
-            convert_options=arrow_csv.ConvertOptions(
-                include_columns=list(columns), column_types=dict.fromkeys(columns, _WORD)
-            ),
-        )
-
-    def _skip(self, row: Any) -> str:
-        self._invalid_rows = True
-        return "skip"
-
-    def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the first line and the cells of every row, slowly: for the lines of problems."""
-        first = 1
-        with self._path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
-            reader = csv.reader(file)
-            for cells in reader:
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line and the cells of every row after the header, slowly: for the lines of problems."""
+    with path.open(encoding="latin-1", newline="") as file, suppress(csv.Error):
+        reader = csv.reader(file)
+        next(reader)
+        first = reader.line_num + 1
+        for cells in reader:
+            if cells:
                 yield first, cells
-                first = reader.line_num + 1
-
-    @cached_property
-    def _lines(self) -> array[int]:
-        """The first line of every row that has as many cells as the header, or is blank."""
-        rows = islice(self._records(), 1, None)
-        return array("q", (line for line, cells in rows if len(cells) in (0, self._width)))
+            first = reader.line_num + 1
 
 
-def read_ids(file: CsvColumns) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Return the image ids of the words of a file, 16 hexadecimal digits, as numbers; and which rows have one."""
-    words = [word if len(word) == _LENGTH else b"" for word in file.words["ImageID"]]
-    digits = np.array(words, dtype=f"S{_LENGTH}").view(np.uint8).reshape(-1, _LENGTH)
-    nibbles = _NIBBLES[digits]
+def image_ids(words: Words) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return image ids, 16 hexadecimal digits, as numbers; and which words are one."""
+    digits = np.array([word if len(word) == _LENGTH else b"" for word in words], dtype=f"S{_LENGTH}")
+    nibbles = _NIBBLES[digits.view(np.uint8).reshape(-1, _LENGTH)]
     ids = ((nibbles[:, 0::2] << 4) | (nibbles[:, 1::2] & 15)).view(">u8")[:, 0].astype(np.uint64)
-    message = "'{}' is not an image id: 16 hexadecimal digits in lower case"
-    return ids, file.check("ImageID", (nibbles != _INVALID).all(axis=1), message)
+    return ids, (nibbles != _INVALID).all(axis=1)
 
 
 def format_ids(ids: NDArray[np.uint64]) -> list[str]:
@@ -391,18 +355,32 @@ def format_ids(ids: NDArray[np.uint64]) -> list[str]:
     return [text[start : start + _LENGTH] for start in range(0, len(text), _LENGTH)]
 
 
-def read_numbers(file: CsvColumns, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return the numbers of a column, and which of them lie between 0 and 1; the others are problems."""
-    values = np.array([_number(word) for word in file.words[column]], dtype=np.float64)
-    valid = file.check(column, (values >= 0) & (values <= 1), f"{column} '{{}}' is not a number from 0 to 1")
-    return values[file.numbers[column]], valid
+_IS_ID: Final[Check] = (
+    lambda words: image_ids(words)[1],
+    "'{}' is not an image id: 16 hexadecimal digits in lower case",
+)
+_IS_VERIFIED: Final[Check] = (
+    lambda words: np.array([word in _CONFIDENCES for word in words], dtype=bool),
+    "a verified label has a Confidence of 1 or 0, not '{}'",
+)
 
 
-def _number(word: bytes) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        return math.nan
+def _is_share(column: str) -> Check:
+    """Return the check of a column of numbers from 0 to 1."""
+
+    def valid(words: Words) -> NDArray[np.bool_]:
+        values = _numbers(words)
+        return (values >= 0) & (values <= 1)
+
+    return valid, f"{column} '{{}}' is not a number from 0 to 1"
+
+
+def _numbers(words: Words) -> NDArray[np.float64]:
+    found = np.full(len(words), np.nan)
+    for number, word in enumerate(words):
+        with suppress(ValueError):
+            found[number] = float(word)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,12 +394,6 @@ class SplitLabels:
     repeated: int = 0  # rows that say again what another says
     contradicted: int = 0  # labels that were verified as present and as absent: they are unknown
     machine: int = 0  # labels that a network gave
-
-    def with_images(self, ids: NDArray[np.uint64], classes: int) -> SplitLabels:
-        """Return the labels with more images, ``ids`` ascending, that have none."""
-        images = np.union1d(self.ids, ids)
-        rows, columns = np.divmod(self.places, classes)
-        return replace(self, ids=images, places=np.searchsorted(images, self.ids)[rows] * classes + columns)
 
 
 def sorted_unique(numbers: NDArray[Any]) -> NDArray[Any]:
@@ -449,16 +421,11 @@ class _Rows(NamedTuple):
 
 
 def read_labels(
-    human: Path,
-    machine: tuple[Path, float] | None,
-    root: Path,
-    classes: ClassList,
-    listed: NDArray[np.uint64] | None,
-    problems: ProblemList,
+    human: Path, machine: tuple[Path, float] | None, classes: ClassList, problems: FileProblems
 ) -> SplitLabels:
-    """Read what people verified, and from a confidence on what a network gave; of ``listed`` images, if given."""
-    rows = _read_rows(human, root, classes, listed, None, problems)
-    given = None if machine is None else _read_rows(machine[0], root, classes, listed, machine[1], problems)
+    """Read what people verified, and from a confidence on what a network gave."""
+    rows = _read_rows(human, classes, None, problems)
+    given = None if machine is None else _read_rows(machine[0], classes, machine[1], problems)
     images = sorted_unique(np.concatenate([each.used_ids() for each in (rows, given) if each is not None]))
     places, count, added = rows.keys(images, len(classes.ids)), len(classes.ids), 0
     repeated, values = len(rows.labels) - len(places), (places & 1).astype(np.int8)
@@ -480,58 +447,36 @@ def read_labels(
     return SplitLabels(images, places, values, rows.left_out, repeated, len(twice), added)
 
 
-def _read_rows(
-    path: Path,
-    root: Path,
-    classes: ClassList,
-    listed: NDArray[np.uint64] | None,
-    threshold: float | None,
-    problems: ProblemList,
-) -> _Rows:
+def _read_rows(path: Path, classes: ClassList, threshold: float | None, problems: FileProblems) -> _Rows:
     """Read a file of labels; with a threshold those of a network, of which the confident ones are present."""
-    file = CsvColumns(path, root, ("ImageID", "LabelName", "Confidence"), problems)
-    ids, used = read_ids(file)
-    number = _class_numbers(file, classes)
-    if classes.complete:
-        known = {each.encode() for each in (*classes.ids, *classes.others)}
-        described = np.array([word in known for word in file.words["LabelName"]], dtype=bool)
-        file.check("LabelName", described, "the class {} is not in the class descriptions")
-    if listed is not None:
-        for row in np.flatnonzero(used & ~np.isin(ids, listed)[file.numbers["ImageID"]]).tolist():
-            file.report(row, f"the image {file.text('ImageID', row)} is not in the list of images")
+    confidence = _IS_VERIFIED if threshold is None else _is_share("Confidence")
+    checks = {"ImageID": _IS_ID, "LabelName": _is_described(classes), "Confidence": confidence}
+    images, labels, confidences = read_columns(path, checks, problems).values()
+    number = _class_numbers(labels, classes)
+    used = chosen = number < len(classes.ids)
     if threshold is None:
-        states = np.array([_CONFIDENCES.get(word, UNKNOWN) for word in file.words["Confidence"]], dtype=np.int8)
-        message = "a verified label has a Confidence of 1 or 0, not '{}'"
-        used &= file.check("Confidence", states != UNKNOWN, message)
-        values = states[file.numbers["Confidence"]]
+        states = np.array([_CONFIDENCES[word] for word in confidences.words], dtype=np.int8)
+        values = states[confidences.numbers]
     else:
-        confidence, valid = read_numbers(file, "Confidence")
-        values, used = np.full(len(file), PRESENT, dtype=np.int8), used & valid & (confidence >= threshold)
-    chosen = number < len(classes.ids)
-    used &= chosen
-    return _Rows(ids, file.numbers["ImageID"][used], 2 * number[used] + values[used], int((~chosen).sum()))
+        values = np.full(len(number), PRESENT, dtype=np.int8)
+        used = chosen & (_numbers(confidences.words) >= threshold)[confidences.numbers]
+    labeled = 2 * number[used] + values[used]
+    return _Rows(image_ids(images.words)[0], images.numbers[used], labeled, int((~chosen).sum()))
 
 
-def _class_numbers(file: CsvColumns, classes: ClassList) -> NDArray[np.int32]:
+def _is_described(classes: ClassList) -> Check | None:
+    """Return the check of the ids of classes; None where the descriptions are not those of all."""
+    if not classes.complete:
+        return None
+    known = {each.encode() for each in (*classes.ids, *classes.others)}
+    message = "the class {} is not in the class descriptions"
+    return lambda words: np.array([word in known for word in words], dtype=bool), message
+
+
+def _class_numbers(column: CsvColumn, classes: ClassList) -> NDArray[np.int32]:
     numbers = {each.encode(): number for number, each in enumerate(classes.ids)}
-    known = np.array([numbers.get(word, len(numbers)) for word in file.words["LabelName"]], dtype=np.int32)
-    return known[file.numbers["LabelName"]]
-
-
-def read_image_list(path: Path, root: Path, official: str, problems: ProblemList) -> NDArray[np.uint64]:
-    """Return the ids of a split in a list of images, ascending; an image that is listed again is a problem."""
-    file = CsvColumns(path, root, ("ImageID",), problems, optional="Subset")
-    ids, good = read_ids(file)
-    if "Subset" in file.words:
-        good &= file.equals("Subset", official)
-    rows = np.flatnonzero(good)
-    images, first = np.unique(file.numbers["ImageID"][rows], return_index=True)
-    if len(images) < len(rows):
-        earlier = dict(zip(images.tolist(), rows[first].tolist(), strict=True))
-        for row in np.setdiff1d(rows, rows[first]).tolist():
-            before = file.line(earlier[int(file.numbers["ImageID"][row])])
-            file.report(row, f"the image {file.text('ImageID', row)} is listed again (first in line {before})")
-    return np.sort(ids[images])
+    known = np.array([numbers.get(word, len(numbers)) for word in column.words], dtype=np.int32)
+    return known[column.numbers]
 
 
 _EDGES: Final = ("XMin", "YMin", "XMax", "YMax")
@@ -539,34 +484,40 @@ _EDGES: Final = ("XMin", "YMin", "XMax", "YMax")
 
 def read_boxes(
     path: Path,
-    root: Path,
     classes: ClassList,
     ids: NDArray[np.uint64],
     images: FileImages,
-    problems: ProblemList,
+    problems: FileProblems,
     left_out: Counter[str],
 ) -> Boxes:
     """Read the boxes of images (ascending ids) and classes in use, sorted; ``left_out`` counts those of others."""
-    file = CsvColumns(path, root, ("ImageID", "LabelName", *_EDGES), problems, optional="IsGroupOf")
-    found, good = read_ids(file)
-    edges, valid = (
-        np.stack(each, axis=-1) for each in zip(*(read_numbers(file, name) for name in _EDGES), strict=True)
-    )
-    good &= valid.all(axis=1)
-    for row in np.flatnonzero(good & (edges[:, 2:] < edges[:, :2]).any(axis=1)).tolist():
-        file.report(row, "a box that ends before it begins: XMin ≤ XMax and YMin ≤ YMax")
-    number, row_of = _class_numbers(file, classes), np.searchsorted(ids, found)
-    there = good & np.isin(found, ids)[file.numbers["ImageID"]]
+    checks = {"ImageID": _IS_ID, "LabelName": None, **{name: _is_share(name) for name in _EDGES}}
+    backward = "a box that ends before it begins: XMin ≤ XMax and YMin ≤ YMax"
+    file = read_columns(path, checks, problems, "IsGroupOf", (_end_after_begin, backward))
+    found, edges = image_ids(file["ImageID"].words)[0], _edges(file)
+    number, row_of = _class_numbers(file["LabelName"], classes), np.searchsorted(ids, found)
+    there = np.isin(found, ids)[file["ImageID"].numbers]
     used = np.flatnonzero(there & (number < len(classes.ids)))
-    others = file.numbers["LabelName"][there & (number == len(classes.ids))]
+    others = file["LabelName"].numbers[there & (number == len(classes.ids))]
     for word, count in zip(*np.unique(others, return_counts=True), strict=True):
-        name = file.words["LabelName"][word].decode("utf-8", "replace")
+        name = file["LabelName"].words[word].decode("utf-8", "replace")
         left_out[truncate_text(classes.others.get(name, name))] += int(count)
-    image, kind = row_of[file.numbers["ImageID"][used]], number[used].astype(np.int64)
+    image, kind = row_of[file["ImageID"].numbers[used]], number[used].astype(np.int64)
     order = np.lexsort((kind, image))
     used, image, kind = used[order], image[order], kind[order]
-    group = file.equals("IsGroupOf", "1")[used] if "IsGroupOf" in file.words else np.zeros(len(used), dtype=bool)
+    group = np.zeros(len(used), dtype=bool)
+    if (column := file.get("IsGroupOf")) is not None:
+        group = np.array([word == b"1" for word in column.words], dtype=bool)[column.numbers[used]]
     return Boxes(image, kind, _pixels(edges[used], image, images), group)
+
+
+def _edges(columns: Mapping[str, CsvColumn]) -> NDArray[np.float64]:
+    return np.stack([_numbers(columns[name].words)[columns[name].numbers] for name in _EDGES], axis=-1)
+
+
+def _end_after_begin(columns: Mapping[str, CsvColumn]) -> NDArray[np.bool_]:
+    edges = _edges(columns)
+    return np.asarray((edges[:, 2:] >= edges[:, :2]).all(axis=1))
 
 
 def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileImages) -> NDArray[np.float64]:
@@ -609,7 +560,6 @@ def load_openimages(
     classes: str | Sequence[str] | None = None,
     machine: float | None = None,
     boxes: bool = False,
-    unlabeled: str = "drop",
     on_bad_image: str = "error",
 ) -> Dataset:
     """Read Open Images: verified labels, names of classes, images, and boxes on request.
@@ -622,7 +572,6 @@ def load_openimages(
             list (``classes-trainable.txt``) is there, else all that are described.
         machine: the confidence from which a label that a network gave, and nobody verified, is present; None for none.
         boxes: whether to read where objects are. The header of every image with a box is read for its size.
-        unlabeled: "drop" or "keep" images without any known label; to keep them the list of images is needed.
         on_bad_image: "error" for images that have no file, "skip" to leave them out.
     """
     refuse_url(path, "images")
@@ -632,18 +581,20 @@ def load_openimages(
     if machine is not None and not 0 < machine <= 1:
         raise InputError(f"machine={machine}: a confidence is a number above 0, at most 1.")
     check_choice("on_bad_image", on_bad_image, ("error", "skip"))
-    check_choice("unlabeled", unlabeled, ("drop", "keep"))
-    problems = ProblemList(root, unit="")
+    problems = FileProblems(root)
     words = [classes] if isinstance(classes, str) else list(classes or ())
     choice = words[0] if len(words) == 1 and words[0] in CLASS_CHOICES else None if classes is None else "all"
     asked = [*(["machine"] if machine is not None else []), *(["boxes"] if boxes else [])]
     layout = find_layout(root, choice, asked, problems)
     chosen = read_classes(layout, words if classes is not None else [layout.choice], problems)
-    read = {name: _read(layout, name, chosen, machine, unlabeled == "keep", problems) for name in OFFICIAL_SPLITS}
+    read = dict[str, SplitLabels]()
+    for name, found in layout.splits.items():
+        network = None if machine is None else (found["machine"] or root, machine)
+        read[name] = read_labels(found["human"] or root, network, chosen, problems)
     for (first, one), (second, other) in combinations(read.items(), 2):
         if len(both := np.intersect1d(one.ids, other.ids, assume_unique=True)):
             count = pluralize(len(both), "image")
-            problems.append(f"{count} in {first} and in {second}, e.g. {format_ids(both[:1])[0]}")
+            problems.add(root, f"{count} in {first} and in {second}, e.g. {format_ids(both[:1])[0]}")
     folder, findings = image_folder(root / "_", images), _describe(layout, read, machine)
     if classes is None and layout.choice != "trainable":
         count = pluralize(len(chosen.ids), "class")
@@ -655,10 +606,11 @@ def load_openimages(
         exists = np.array([image in files for image in format_ids(labels.ids)], dtype=bool)
         missing = format_ids(labels.ids[~exists])
         if len(missing) and on_bad_image == "error":
-            problems.append(
+            problems.add(
+                folder,
                 f"{len(missing):,} of {len(exists):,} {OFFICIAL_SPLITS[name]} images have no file, e.g. "
                 f"{missing[0]}.jpg (searched: {', '.join(map(str, places)) or 'no folder'}); --images "
-                "names their folder, --on-bad-image skip leaves them out"
+                "names their folder, --on-bad-image skip leaves them out",
             )
         elif len(missing):
             findings.append(Note(f"{name}: {pluralize(len(missing), 'image')} without a file left out", "images"))
@@ -668,7 +620,7 @@ def load_openimages(
         source = FileImages(folder, table.images, [files[image] for image in table.images])
         drawn = None
         if (place := layout.splits[name].get("boxes")) is not None:
-            drawn = read_boxes(place, root, chosen, labels.ids[exists], source, problems, left_out)
+            drawn = read_boxes(place, chosen, labels.ids[exists], source, problems, left_out)
         splits[name] = Split(name, source, table, boxes=drawn)
     problems.refuse()
     if left_out:
@@ -680,26 +632,6 @@ def load_openimages(
         findings.append(NoValRows(len(splits["train"])))
     val, test = (splits[name] if len(splits[name]) else None for name in ("val", "test"))
     return Dataset("openimages", splits["train"], val, test, findings=tuple(findings))
-
-
-def _read(
-    layout: OpenImagesFiles,
-    name: str,
-    classes: ClassList,
-    machine: float | None,
-    unlabeled: bool,
-    problems: ProblemList,
-) -> SplitLabels:
-    files, official, before = layout.splits[name], OFFICIAL_SPLITS[name], len(problems)
-    human, images, given = files["human"] or layout.root, files["images"], files.get("machine")
-    listed = None if images is None else read_image_list(images, layout.root, official, problems)
-    if len(problems) > before:
-        listed = None  # an image that a bad list lacks is no further problem
-    network = None if given is None or machine is None else (given, machine)
-    labels = read_labels(human, network, layout.root, classes, listed, problems)
-    if unlabeled and images is None:
-        problems.append(f"unlabeled: no list of {official} images, e.g. {official}/images.csv")
-    return labels.with_images(listed, len(classes.ids)) if unlabeled and listed is not None else labels
 
 
 def _table(labels: SplitLabels, classes: ClassList) -> LabelTable:

@@ -123,12 +123,19 @@ def join_tables(file: TableFile, other: TableFile, split: str) -> TableFile:
     )
 
 
-def open_own_table(recipe: Mapping[str, Any], path: Path | None = None) -> RawTable:
-    """Return the cells of the table of a recipe, or of another table (of val, of test) that it was read with."""
-    path, given = path or Path(recipe["path"]), recipe["options"]
-    if recipe["name"] == "parquet":
+def open_table(path: Path, given: Mapping[str, Any]) -> RawTable:
+    """Return the cells of a CSV or Parquet table, read with the options of ``load_table``."""
+    if is_parquet(path):
         return open_parquet_table(path)
     return open_csv(path, TableOptions.of(given), encoding=given.get("encoding"), delimiter=given.get("delimiter"))
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a table is in Parquet: its suffix or its first bytes say so."""
+    if path.suffix.lower() == ".parquet" or not path.is_file():
+        return path.suffix.lower() == ".parquet"
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
 
 
 class NewImages:
@@ -145,7 +152,7 @@ class NewImages:
         self._rows = {os.path.relpath(path, self.root): row for row, path in enumerate(chain(*map(_paths, sources)))}
         self._known, self._finder = list[Problem](), ImageFinder(self._inside(folder or self.root))
         self._finder.skip = options.get("on_bad_image") == "skip"
-        self.file = self._list_folder(path) if path.is_dir() else self._read(path, TableOptions.of(options))
+        self.file = self._list_folder(path) if path.is_dir() else self._read(path, options)
         self.names = tuple(map(self._name, self.file.table.images))
         self.known = bool(self.names) and len(self._known) == len(self.names) and self._has_labels()
         problems = [] if self.known else self._known
@@ -173,11 +180,11 @@ class NewImages:
         table = LabelTable.from_lists([[]] * len(new), classes=self.data.classes, images=new)
         return TableFile(path, table, None, None, np.zeros(len(new), dtype=np.int64), (), unit="")
 
-    def _read(self, path: Path, options: TableOptions) -> TableFile:
-        opened = open_parquet_table(path) if path.suffix.lower() == ".parquet" else open_csv(path, options)
+    def _read(self, path: Path, options: Mapping[str, Any]) -> TableFile:
         self._finder.source = path
         try:
-            return parse_table(opened, options, self._check, allow_unlabeled=True)
+            opened = open_table(path, {**options, "encoding": None, "delimiter": None})  # its own
+            return parse_table(opened, TableOptions.of(options), self._check, allow_unlabeled=True)
         except ProblemsError as error:
             found, outcome = self._finder, "nothing was added"
             if found.missing and found.missing == found.checked:
@@ -266,7 +273,7 @@ def build_dataset(
     return Dataset.of(file.path.name, parts, all_findings, revisions=file.revisions)
 
 
-def load_csv(
+def load_table(
     path: str | os.PathLike[str],
     images: str | os.PathLike[str] | None = None,
     *,
@@ -287,21 +294,24 @@ def load_csv(
     allow_leaks: bool = False,
     seed: int = 0,
 ) -> Dataset:
-    """Read a CSV of labels and find its images, or raise one error with everything that is wrong.
+    """Read a CSV or Parquet file of labels and find its images, or raise one error with everything that is wrong.
 
     Without a ``split`` column all images are train, and a linear head is cross-validated over them; where a network is
     trained, a tenth of train is held out as val, by a hash of the images' names. Copies of an image, and images of one
     ``group``, stay together.
 
+    Wide columns of Parquet hold booleans, numbers or texts; its lists are Parquet's own, or texts with a separator.
+    What ``LabelTable.to_parquet`` wrote keeps the order of its classes. Rows are counted from 1.
+
     Args:
         path: wide (``image,[split],class…``) or lists (``image,[split],present,[absent]``).
-        images: the folder that the names under ``image`` are relative to; the CSV's own folder when not given.
+        images: the folder that the names under ``image`` are relative to; the table's own folder when not given.
         val: a table of val images, in the same layout; its classes are matched by name.
         test: a table of test images.
         zeros: what a 0 in a wide table means: "absent", or "unknown" where it only means that nobody tagged it.
         unlisted: the state of a class in neither list of a lists table: "unknown" or "absent".
-        delimiter: between cells; like the next two detected, and reported in ``findings``, when not given.
-        encoding: the encoding of the text.
+        delimiter: between cells of a CSV; like the next two detected, and reported in ``findings``, when not given.
+        encoding: the encoding of the text of a CSV.
         separator: between the tags of a list.
         classes: the tags to use, in this order; other columns are left out.
         ignore_columns: columns that are not tags.
@@ -314,45 +324,11 @@ def load_csv(
         seed: the seed of the val that is held out where a network is trained.
     """
     options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
-    return read_image_table(
-        path,
-        images,
-        lambda file, finder: read_csv(file, options, encoding=encoding, delimiter=delimiter, check_image=finder),
-        ImageOptions(on_bad_image, duplicates, allow_leaks),
-        {"val": val, "test": test},
-    )
 
+    def read(file: Path, finder: ImageFinder) -> TableFile:
+        if is_parquet(file):
+            return read_parquet(file, options, check_image=finder)
+        return read_csv(file, options, encoding=encoding, delimiter=delimiter, check_image=finder)
 
-def load_parquet(
-    path: str | os.PathLike[str],
-    images: str | os.PathLike[str] | None = None,
-    *,
-    val: str | os.PathLike[str] | None = None,
-    test: str | os.PathLike[str] | None = None,
-    zeros: str = "absent",
-    unlisted: str = "unknown",
-    separator: str | None = None,
-    classes: Sequence[str] | None = None,
-    ignore_columns: Sequence[str] = (),
-    rename: Mapping[str, str] | None = None,
-    aliases: str | os.PathLike[str] | None = None,
-    parents: str | os.PathLike[str] | None = None,
-    on_bad_image: str = "error",
-    duplicates: str = "near",
-    allow_leaks: bool = False,
-    seed: int = 0,
-) -> Dataset:
-    """Read a Parquet file of labels and find its images, or raise one error with everything that is wrong.
-
-    Wide columns hold booleans, numbers or texts; lists are Parquet's own (``present``, ``absent``), or texts with a
-    separator. What ``LabelTable.to_parquet`` wrote keeps the order of its classes. All options are those of
-    ``load_csv``; rows are counted from 1.
-    """
-    options = TableOptions(zeros, unlisted, separator, classes, ignore_columns, rename or {}, aliases, parents)
-    return read_image_table(
-        path,
-        images,
-        lambda file, finder: read_parquet(file, options, check_image=finder),
-        ImageOptions(on_bad_image, duplicates, allow_leaks),
-        {"val": val, "test": test},
-    )
+    given = ImageOptions(on_bad_image, duplicates, allow_leaks)
+    return read_image_table(path, images, read, given, {"val": val, "test": test})

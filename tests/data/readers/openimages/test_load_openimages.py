@@ -38,8 +38,6 @@ def v3(tmp_path: Path) -> Path:
     for split, labels in LABELS.items():
         (base / split).mkdir(parents=True)
         (base / split / "annotations-human.csv").write_text(HEADER + labels)
-        rows = [f'{image},{split},https://x/{image},"Doe, J.","two\nlines ""quoted"""\n' for image in IMAGES[split]]
-        (base / split / "images.csv").write_text("ImageID,Subset,OriginalURL,Author,Title\n" + "".join(rows))
         (root / split).mkdir()
         for image in IMAGES[split]:
             Image.new("RGB", (8, 4)).save(root / split / f"{image}.jpg")
@@ -59,11 +57,11 @@ def test_verified_labels_are_present_or_absent_and_others_unknown(v3: Path, monk
     everything = load("openimages", v3, classes="all")
     assert everything.classes[:2] == ("Cat", "Dog, domestic") and len(everything.train) == 3
     assert load("openimages", v3, classes=["boxable"]).classes == ("Cat",)
-    named = load("openimages", v3, classes=["Owl", "/m/cat"], unlabeled="keep")
+    named = load("openimages", v3, classes=["Owl", "/m/cat"])
     assert named.classes == ("Owl", "Cat") and named.train.labels.images == (A, C, B)
     assert named.train.labels.to_dense().tolist() == [[1, -1], [1, -1], [-1, 1]]
     monkeypatch.setattr(openimages, "_BLOCK_BYTES", 160)
-    again = load_from_recipe({**named.recipe, "options": {"classes": ["Owl", "Cat"], "unlabeled": "keep"}})
+    again = load_from_recipe({**named.recipe, "options": {"classes": ["Owl", "Cat"]}})
     assert again.train.labels == named.train.labels, "in blocks of a few rows"
 
 
@@ -72,8 +70,6 @@ def test_later_versions_have_the_split_in_the_name(v3: Path, tmp_path: Path) -> 
     root.mkdir()
     for split, prefix in {"train": "oidv6-train", "validation": "validation", "test": "test"}.items():
         shutil.copy(base / split / "annotations-human.csv", root / f"{prefix}-annotations-human-imagelabels.csv")
-    rows = [f"{image},{split},90.0" for split, images in IMAGES.items() for image in images]
-    (root / "image_ids_and_rotation.csv").write_text("\n".join(["ImageID,Subset,Rotation", *rows]))
     (root / "oidv6-class-descriptions.csv").write_text("LabelName,DisplayName\n" + DESCRIPTIONS)
     shutil.copy(base / "classes-trainable.txt", root / "oidv6-classes-trainable.txt")
     flat = tmp_path / "photos"
@@ -89,10 +85,6 @@ def test_later_versions_have_the_split_in_the_name(v3: Path, tmp_path: Path) -> 
     shutil.copy(flat / f"{B}.jpg", root / "train_f")
     archives = load("openimages", root, on_bad_image="skip")
     assert archives.train.labels.images == (B,) and archives.train.images[0].shape == (4, 8, 3)
-    with (root / "image_ids_and_rotation.csv").open("a") as file_of_all_splits:
-        file_of_all_splits.write(f"\n{A},train\n")
-    found = places("openimages", root, on_bad_image="skip")
-    assert found == ["image_ids_and_rotation.csv, line 7"], "once, in a file of three splits"
     shutil.copytree(base / "validation", root / "validation")
     (root / "validation-annotations-human-imagelabels.csv").unlink()
     assert "validation/annotations-human.csv" in places("openimages", root), "of another version"
@@ -135,21 +127,18 @@ def test_repeated_rows_count_once_and_contradicted_labels_are_unknown(v3: Path) 
     data = load("openimages", v3)
     assert data.train.labels.to_dense().tolist() == [[0, 1, -1]], "an image without a known label is left out"
     assert data.train.labels.images == (B,)
-    assert load("openimages", v3, unlabeled="keep").train.labels.to_dense()[0].tolist() == [-1, -1, -1]
     assert sum(str(each).startswith(("1 label", "1 row")) for each in data.findings) == 2
 
 
 def test_every_problem_of_every_file_is_told_at_once(v3: Path) -> None:
     base = v3 / "2017_11"
-    bad = f"{B},verification,/m/cat,0.7\n{A}\n\nABC,verification,/m/cat,1\n{C[:-1]}0,verification,/m/cow,1\n{A},verif"
+    bad = f'{B},verification,/m/cat,0.7\n{A}\n\n{B},"two\nlines",/m/cat,1\nABC,verification,/m/cat,1\n'
+    bad += f"{C},verification,/m/cow,1\n{A},verif"
     (base / "train/annotations-human.csv").write_text(HEADER + bad)
     (base / "test/annotations-human.csv").write_text("ImageID,ImageID,LabelName,Confidence\n")
     (base / "validation/annotations-human.csv").write_text("")
-    (base / "test/images.csv").write_text(f"ImageID,Subset\n{A},test\n{A},test\n")
-    (base / "validation/images.csv").write_bytes(b"ImageID,Subset,Title\n" + f"{B},Zo\u00e9".encode()[:-1])
-    expected = [f"2017_11/train/annotations-human.csv, line {line}" for line in (2, 3, 5, 6, 6, 7)]
+    expected = [f"2017_11/train/annotations-human.csv, line {line}" for line in (2, 3, 7, 8, 9)]
     expected += [f"2017_11/{split}/annotations-human.csv, line 1" for split in ("validation", "test")]
-    expected += ["2017_11/validation/images.csv, line 2", "2017_11/test/images.csv, line 3"]
     assert sorted(places("openimages", v3)) == sorted(expected)
 
 
@@ -164,14 +153,6 @@ def test_bytes_that_are_no_text_have_their_line(v3: Path, start: bytes, capfd: p
     (base / "class-descriptions.csv").write_bytes(start + DESCRIPTIONS.encode().replace(b"Owl", b"\xffwl"))
     assert places("openimages", v3) == ["2017_11/class-descriptions.csv, line 5"]
     assert capfd.readouterr() == ("", ""), "no traceback of pyarrow"
-
-
-def test_an_image_that_is_listed_again_is_told_with_its_line_also_after_line_breaks_and_bad_rows(v3: Path) -> None:
-    text = f'ImageID,Subset,Title\n{A},train,"two\nlines"\n{B},train\n{C},train,\n{A},test,\n{A},train,"\n\n"\n'
-    (v3 / "2017_11/train/images.csv").write_text(f"{text}A,train,\n{C},train,\n{A},train,\n")
-    found = refused("openimages", v3)
-    assert [each.partition("images.csv, line ")[2].partition(":")[0] for each in found] == ["4", "7", "10", "11", "12"]
-    assert [each.partition("first in line ")[2][:1] for each in found] == ["", "2", "", "5", "2"]
 
 
 def test_after_too_many_problems_reading_stops(v3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +177,6 @@ def test_bad_lists_of_classes_and_missing_files_are_told(v3: Path) -> None:
         load("openimages", v3, classes=["Owll"])
     shutil.copy(v3 / "train" / f"{A}.jpg", v3 / "test")
     (base / "test/annotations-human.csv").write_text(HEADER + f"{A},verification,/m/cat,1\n")
-    (base / "test/images.csv").unlink()
     with pytest.raises(InputError, match=A):
         load("openimages", v3, classes="all")
     (base / "test/annotations-human.csv").unlink()
