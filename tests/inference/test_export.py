@@ -22,7 +22,7 @@ from tests.training.untrained_run import CALIBRATION, CLASSES, MARKS, make_run
 from labelgap.core.errors import InputError, RunError
 from labelgap.inference import export as export_module
 from labelgap.inference.columns import LABELS, labels_from_scores
-from labelgap.inference.export import SCRIPT, ExportedFiles, export_onnx
+from labelgap.inference.export import ExportedFiles, export_onnx
 from labelgap.training import Run
 
 NETWORK: dict[str, Any] = {"head": "boostlu", "average_flips": True}
@@ -259,14 +259,3 @@ def test_the_script_prints_no_control_characters_of_names(exported: ExportedFile
     ]
     done = subprocess.run([*command[:2], str(tmp_path / "\x1b")], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "\x1b" not in done.stderr
-
-
-def test_a_script_that_reads_odd_images_otherwise_is_rejected(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrong = SCRIPT.replace("return np.repeat(gray", "return 255 - np.repeat(gray")
-    assert wrong != SCRIPT
-    monkeypatch.setattr(export_module, "SCRIPT", wrong)
-    with pytest.raises(RunError, match="16 bits"):
-        export_onnx(run, tmp_path / "model.onnx")
-    assert not [*tmp_path.iterdir()]

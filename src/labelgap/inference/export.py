@@ -15,13 +15,10 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import getsource, unwrap
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, RunError
@@ -38,7 +35,7 @@ from labelgap.data.decoding import (
     to_rgb,
     upright,
 )
-from labelgap.data.images import ArrayImages, FileImages
+from labelgap.data.images import ArrayImages
 from labelgap.data.readers.image_paths import IMAGE_SUFFIX
 from labelgap.data.transforms import CenterCrop, Resize
 from labelgap.inference.columns import unsure_within
@@ -163,8 +160,6 @@ TOLERANCE: Final = 1e-4
 
 PREPROCESS: Final = "preprocess.json"
 SCRIPT_NAME: Final = "predict_onnx.py"
-MAX_LEVELS: Final = 3
-"""Of 255: what the script's resize by Pillow may differ by, see ``labelgap.data.transforms.resize``."""
 _OPSET: Final = 18
 _MAX_BYTES: Final = 2**31 - 1
 
@@ -202,8 +197,6 @@ def export_onnx(run: Run, path: str | os.PathLike[str], *, force: bool = False) 
     preprocess = describe_preprocess(run, graph)
     content = _convert(_fold(graph), run, preprocess)
     difference = _verify(graph, content)
-    if difference is not None and not graph.on_features:
-        _verify_reading(run, graph, preprocess)
     make_folder(model.parent)
     for file in (files.model, files.preprocess, files.script):
         remove_partials_of(file)
@@ -363,40 +356,6 @@ def _verify(graph: ExportGraph, content: bytes) -> float | None:
             raise RunError(f"onnxruntime returns other scores than PyTorch (by {by}): nothing was written.")
         largest = max(largest, difference[1])
     return largest
-
-
-def _verify_reading(run: Run, graph: ExportGraph, preprocess: dict[str, Any]) -> None:
-    """Raise an error where the script makes other pixels of an unusual image than a prediction of the run does."""
-    script = ModuleType(SCRIPT_NAME)
-    vars(script).update(__file__=SCRIPT_NAME, SPEC=preprocess)
-    exec(compile(SCRIPT, SCRIPT_NAME, "exec"), vars(script))
-    with TemporaryDirectory() as folder:
-        images = FileImages(folder, _write_unusual_images(Path(folder)))
-        backbone, device = graph.network.backbone, torch.device("cpu")
-        expected = ImageInputs(images, backbone, device, transform=run.config.transform).store(device).pixels
-        assert expected is not None
-        for name, pixels in zip(images.names, expected.numpy(), strict=True):
-            difference = np.abs(script.inputs(Path(folder, name))[0].astype(int) - pixels).max()
-            if difference > MAX_LEVELS:
-                raise RunError(f"{SCRIPT_NAME} reads an image of {name} otherwise than the run: nothing was written.")
-
-
-def _write_unusual_images(folder: Path) -> list[str]:
-    """Write images of 16 and 32 bits, of floats, transparent ones and one of ink, all of them turned."""
-    ramp, exif = np.linspace(0, 0.7, 48 * 64).reshape(48, 64), Image.Exif()
-    exif[ExifTags.Base.Orientation] = 5
-    levels = Image.fromarray((255 * ramp).astype(np.uint8))
-    images = {
-        "16 bits.png": Image.fromarray((65535 * ramp).astype(np.uint16)),
-        "32 bits.tif": Image.fromarray((2e9 * ramp).astype(np.int32)),
-        "floats.tif": Image.fromarray(ramp.astype(np.float32)),
-        "two channels.png": Image.merge("LA", (levels, levels.rotate(180))),
-        "a palette.png": levels.convert("P"),
-        "four inks.tif": levels.convert("CMYK"),
-    }
-    for name, image in images.items():
-        image.save(folder / name, exif=exif)
-    return [*images]
 
 
 def export_pt2(run: Run, path: str | os.PathLike[str], *, force: bool = False) -> Path:
