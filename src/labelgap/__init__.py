@@ -74,57 +74,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "audit": ("add_images", "find_missing"),
-    "core.errors": (
-        "InputError",
-        "LabelGapError",
-        "RunError",
-    ),
-    "data": (
-        "Dataset",
-        "Split",
-        "load",
-        "register_dataset",
-    ),
-    "data.cleaning": ("clean_table",),
-    "inference.predictor": ("Predictor",),
-    "labels": (
-        "ABSENT",
-        "LabelTable",
-        "PRESENT",
-        "Revision",
-        "Revisions",
-        "UNKNOWN",
-    ),
-    "losses": (
-        "Loss",
-        "defaults",
-        "loss",
-        "methods",
-        "register_method",
-    ),
-    "metrics": (
-        "average_precision",
-        "choose_thresholds",
-        "f1",
-        "precision",
-        "recall",
-    ),
-    "models": ("register_backbone",),
-    "reporting": ("write_report",),
-    "studies.compare": ("compare",),
-    "studies.features": ("features",),
-    "studies.sweep": ("sweep",),
-    "training.run": ("Run", "open_run"),
-    "training.fit": ("fit",),
-    "training.estimator": (
-        "LabelGapClassifier",
-        "average_precision_scorer",
-        "observed_scorer",
-    ),
-    "verification": ("verify_run",),
+    "audit": "add_images find_missing",
+    "core.errors": "InputError LabelGapError RunError",
+    "data": "Dataset Split load register_dataset",
+    "data.cleaning": "clean_table",
+    "inference.predictor": "Predictor",
+    "labels": "ABSENT LabelTable PRESENT Revision Revisions UNKNOWN",
+    "losses": "Loss defaults loss methods register_method",
+    "metrics": "average_precision choose_thresholds f1 precision recall",
+    "models": "register_backbone",
+    "reporting": "write_report",
+    "studies.compare": "compare",
+    "studies.features": "features",
+    "studies.sweep": "sweep",
+    "training.run": "Run open_run",
+    "training.fit": "fit",
+    "training.estimator": "LabelGapClassifier average_precision_scorer observed_scorer",
+    "verification": "verify_run",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 _MODULES = {name: name for name in ("data", "functional", "labels", "losses", "metrics", "models")}
 _MODULES |= {name: f"inference.engines.{name}" for name in ("ray", "spark")}

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import starmap
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -55,18 +55,7 @@ from labelgap.training.run_files import (
     read_trace,
 )
 
-Kind = Literal[
-    "run",
-    "study",
-    "comparison",
-    "data sets",
-    "linear evaluation",
-    "reproduction",
-    "sweep",
-    "training shares",
-    "review",
-    "parts",
-]
+Kind = str  # of a folder: one of ``_KINDS``
 Reader = tuple[str, Callable[[], object]]
 
 _KINDS: Final[dict[Kind, tuple[tuple[str, ...], str]]] = {

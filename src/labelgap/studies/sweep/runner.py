@@ -228,7 +228,7 @@ def _train(
                     _tell(queue, asked[ended.number], ended, reporter)
             else:
                 for number, trial in asked.items():
-                    out = folder / TRIALS_FOLDER / f"{queue.origin(trial):04d}"
+                    out = folder / TRIALS_FOLDER / f"{trial.number:04d}"
                     _tell(queue, trial, train_network_trial(number, trial, plan, out, execution), reporter)
             yield
 

@@ -1,12 +1,11 @@
 """The trials of a sweep in a storage of optuna's, which processes on many machines may share.
 
-A process that has claimed a trial records heartbeats; optuna's retry queues the setting of one that died. People see
-the trials numbered from 1 without gaps: a repeated trial keeps the number of the first attempt.
+A process that has claimed a trial records heartbeats. The trial of one that died, or was stopped, waits again, as it
+was: it keeps its number. People see the trials numbered from 1 without gaps.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import logging
 import math
@@ -28,8 +27,8 @@ import optuna
 import psutil
 from optuna import Study, Trial
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
-from optuna.storages._heartbeat import BaseHeartbeatThread, get_heartbeat_thread
+from optuna.storages import RDBStorage
+from optuna.storages._heartbeat import BaseHeartbeat, BaseHeartbeatThread, get_heartbeat_thread
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -45,6 +44,7 @@ GRACE: Final = 150
 """Seconds after the last heartbeat of a process on another machine from which its trials are run again."""
 RESULT: Final = "labelgap"  # attribute of an ended trial: what ``SweepTrial`` has beside its number
 WORKER: Final = "worker"  # attribute of a claimed trial: the process that trains it
+DEATHS: Final = "deaths"  # attribute of a trial: how many processes that trained it have died
 DROPPED: Final = "dropped"  # attribute of a trial that was asked for and not trained
 _DRIVERS: Final = {"postgresql": "psycopg", "mysql": "pymysql"}
 """Database → the driver that is used where the URL names none."""
@@ -181,7 +181,7 @@ class TrialQueue:
             self._release(trial)
             if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit):
                 with suppress(Exception):  # it has just ended, or the storage is gone: as for a killed process
-                    self.study._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
+                    self._wait_again(trial._trial_id)
 
     def suggest(self, values: Mapping[str, Value]) -> None:
         """Queue a setting, in which other parameters may be open, as the first one of the study."""
@@ -208,31 +208,31 @@ class TrialQueue:
 
     def results(self) -> tuple[SweepTrial, ...]:
         """Return the trials that run or have ended, those of other processes too."""
-        attempts = enumerate(self._attempts().values(), start=1)
-        return tuple(_result(number, trial) for number, trial in attempts if _counts(trial))
+        numbered = enumerate(self._trials(), start=1)
+        return tuple(_result(number, trial) for number, trial in numbered if trial.state != TrialState.WAITING)
 
     def number(self, trial: Trial) -> int:
         """Return the number of a claimed trial as people see it, from 1."""
-        return 1 + list(self._attempts()).index(self.origin(trial))
-
-    def origin(self, trial: Trial) -> int:
-        """Return the number in the storage of the trial that this one repeats, or its own."""
-        return _origin(self.study._storage.get_trial(trial._trial_id))
-
-    def _attempts(self) -> dict[int, FrozenTrial]:
-        """Return the last attempt of every trial that was not dropped, by the number of the first one."""
-        return {_origin(trial): trial for trial in self._trials() if DROPPED not in trial.user_attrs}
+        return 1 + [each.number for each in self._trials()].index(trial.number)
 
     def _recover(self) -> None:
-        """Queue the settings of trials again whose process has died, a few times at most."""
+        """Let the trials whose process has died wait again, a few times at most."""
+        storage = self.study._storage
+        silent = storage._get_stale_trial_ids(self.study._study_id) if isinstance(storage, BaseHeartbeat) else ()
         for trial in self._trials():
-            if trial.state == TrialState.RUNNING and self._is_dead(trial):
-                self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        fail_stale_trials(self.study)
-        retry = RetryHeartbeatStaleTrialCallback(max_retry=_MAX_DEATHS - 1)
-        for trial in self._attempts().values():
-            if trial.state == TrialState.FAIL and RESULT not in trial.user_attrs:
-                retry(self.study, copy.deepcopy(trial))
+            dead = trial._trial_id in silent or self._is_dead(trial)
+            if trial.state == TrialState.RUNNING and trial.number not in self._own and dead:
+                deaths = 1 + trial.user_attrs.get(DEATHS, 0)
+                with suppress(UpdateFinishedTrialError):  # another process was quicker
+                    storage.set_trial_user_attr(trial._trial_id, DEATHS, deaths)
+                    if deaths < _MAX_DEATHS:
+                        self._wait_again(trial._trial_id)
+                    else:
+                        storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+
+    def _wait_again(self, trial_id: int) -> None:
+        self.study._storage.set_trial_user_attr(trial_id, WORKER, None)
+        self.study._storage.set_trial_state_values(trial_id, TrialState.WAITING)
 
     def _is_dead(self, trial: FrozenTrial) -> bool:
         """Return whether the process of a running trial is known to have ended."""
@@ -248,13 +248,13 @@ class TrialQueue:
     def _next(self) -> Trial | None:
         """Claim one trial whose setting is new; several processes may ask at the same time."""
         for _ in range(_MAX_DUPLICATES):
-            if sum(map(_counts, self._attempts().values())) >= self.total:
+            if sum(trial.state != TrialState.WAITING for trial in self._trials()) >= self.total:
                 return None
             trial = self._claim()
             if trial is None:
                 continue
-            counted = [each for each in self._attempts().values() if _counts(each)]
-            earlier = [each.params for each in counted if each.number < trial.number]
+            others = (each for each in self._trials() if each.state != TrialState.WAITING)
+            earlier = [each.params for each in others if each.number < trial.number]
             if len(earlier) < self.total and trial.params not in earlier:
                 return trial
             trial.set_user_attr(DROPPED, True)
@@ -267,7 +267,7 @@ class TrialQueue:
         return None
 
     def _claim(self) -> Trial | None:
-        """Ask optuna for a trial; None where another process takes it for one of the dead process that it repeats."""
+        """Ask optuna for a trial; None where another process has just ended it."""
         trial = self.study.ask({parameter.name: parameter.distribution for parameter in self.space})
         thread = get_heartbeat_thread(trial._trial_id, self.study._storage)
         thread.start()
@@ -282,7 +282,7 @@ class TrialQueue:
     def _store(self, trial: Trial, ended: SweepTrial) -> None:
         states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
         result = {name: value for name, value in asdict(ended).items() if name != "number"}
-        with suppress(UpdateFinishedTrialError):
+        with suppress(UpdateFinishedTrialError, ValueError):  # ``ValueError``: of one that waits again
             trial.set_user_attr(RESULT, result)
             self.study.tell(trial, ended.score if ended.state == "complete" else None, state=states[ended.state])
 
@@ -308,7 +308,7 @@ class TrialQueue:
         return min(left, key=distance, default=None)
 
     def _trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        return [trial for trial in self.study.get_trials(deepcopy=False) if DROPPED not in trial.user_attrs]
 
 
 def _process(number: int | None = None) -> str:
@@ -318,17 +318,6 @@ def _process(number: int | None = None) -> str:
         return f"{platform.node()} {process.pid} {process.create_time():.2f}"
     except psutil.Error:
         return ""
-
-
-def _origin(trial: FrozenTrial) -> int:
-    return int(trial.system_attrs.get("failed_trial", trial.number))  # optuna's name, in every trial that it repeats
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    """Return whether a trial runs or has ended, and is not repeated any more."""
-    gave_up = len(trial.system_attrs.get("retry_history", ())) >= _MAX_DEATHS - 1
-    ended = trial.state.is_finished() and (RESULT in trial.user_attrs or gave_up)
-    return trial.state == TrialState.RUNNING or ended
 
 
 def _result(number: int, trial: FrozenTrial) -> SweepTrial:
