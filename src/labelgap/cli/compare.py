@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import DataSource, option, parse_numbers, parse_pairs, setting_option, with_options
+from labelgap.cli.options import DataSource, option, parse_numbers, parse_pairs, setting_options, with_options
 from labelgap.cli.printing import print_data, print_fields, print_rich
 from labelgap.core.errors import InputError
 from labelgap.core.text import parse_scalar
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from labelgap.studies.datasets import DatasetComparison
     from labelgap.studies.shares import ShareComparison
 
-_grid = partial(option, rich_help_panel="Methods and settings")
-_setting = partial(setting_option, rich_help_panel="Methods and settings")
+_PANEL: Final = "Methods and settings"
+_grid = partial(option, rich_help_panel=_PANEL)
+_TRAINING: Final = setting_options(
+    *("standardize", "epochs", "backbone", "weights"),
+    **{"group": _PANEL, "standardize": "not small, full", "epochs": "25; newton: 15"},
+)
 _GRIDS = (
     "auto: weight decays and learning rates around the best ones. The papers': small (lr 1e-3 and 1e-4, batch 16) and "
     "full (lr 1e-2…1e-5, batch 8 and 16, options as well)."
@@ -44,10 +48,6 @@ class CompareOptions:
     lr: Annotated[str | None, _grid("Learning rates instead of the grid's, e.g. 1e-3,1e-4.")] = None
     batch_size: Annotated[str | None, _grid("Batch sizes instead of the grid's, e.g. 8,16.")] = None
     weight_decay: Annotated[str | None, _grid("Weight decays, e.g. 0,1e-3.", "searched; small, full: 0")] = None
-    standardize: Annotated[bool | None, _setting("standardize", "not small, full")] = None
-    epochs: Annotated[int | None, _setting("epochs", "25; newton: 15")] = None
-    backbone: Annotated[str | None, _setting("backbone")] = None
-    weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None
     select: Annotated[str, _grid("How to select epochs and settings: auto, clean, known or observed.")] = "auto"
 
     def method_names(self) -> str | list[str]:
@@ -57,9 +57,8 @@ class CompareOptions:
 
     def settings(self) -> dict[str, Any]:
         """Return the other options as settings of ``labelgap.studies.compare``."""
-        same = ("seeds", "grid", "epochs", "backbone", "weights", "select", "standardize")
         return {
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in ("seeds", "grid", "select")},
             "options": _parse_method_options(self.option or ()),
             "vary": _parse_variation(self.vary),
             "learning_rates": parse_numbers(self.lr, "--lr", float),
@@ -68,11 +67,12 @@ class CompareOptions:
         }
 
 
-@with_options(source=DataSource, compared=CompareOptions)
+@with_options(source=DataSource, compared=CompareOptions, training=_TRAINING)
 def compare(
     data: Annotated[list[str], Argument(metavar="DATA...", help="As for train; several give one table and ranks.")],
     source: DataSource,
     compared: CompareOptions,
+    training: Any,
     device: options.Device = "auto",
     workers: options.Workers = None,
     out: Annotated[Path, option("Folder; heads that it already has are not trained again.")] = Path("runs/compare"),
@@ -91,7 +91,7 @@ def compare(
         if len(data) > 1:
             raise InputError(f"--train-share {compared.train_share} takes one DATA, and {len(data)} are given.")
     names, hidden = compared.method_names(), source.hidden
-    settings = {**compared.settings(), "observe": hidden, "label_seed": source.seed}
+    settings = {**compared.settings(), **vars(training), "observe": hidden, "label_seed": source.seed}
     check_settings(names, settings)  # before the images are read
     opened = [options.open_dataset(each, source) for each in data]
     for each in opened:

@@ -11,7 +11,15 @@ from typer import Argument
 
 import labelgap as lg
 from labelgap.cli import options, printing
-from labelgap.cli.options import data_arguments, format_arguments, joined_processes, open_dataset, option, with_options
+from labelgap.cli.options import (
+    data_arguments,
+    format_arguments,
+    joined_processes,
+    open_dataset,
+    option,
+    setting_options,
+    with_options,
+)
 from labelgap.cli.printing import interval, percent, print_fields, some_names
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_stem
@@ -22,15 +30,13 @@ _CHANCE: Final = "so few known absent beside the present that random scores woul
 _OTHER: Final = "not a class of these data (--rename old=new)"
 
 
-@with_options(data_options=DataOptions)
+@with_options(data_options=DataOptions, given=setting_options("average_sizes", average_sizes="those of the run"))
 def evaluate(
     run: options.RunFolder,
     data: Annotated[str, Argument(metavar="DATA|REVIEW", help="As for train; or a review of random images.")],
     data_options: DataOptions,
+    given: Any,
     split: Annotated[str | None, option("train, val, test or all.", "test, or all when DATA has no splits")] = None,
-    average_sizes: Annotated[
-        list[str] | None, options.setting_option("average_sizes", "those of the run", metavar="SIZES")
-    ] = None,
     device: options.Device = "auto",
     workers: options.Workers = None,
     resamples: Annotated[int, option("Bootstrap resamples of the intervals; 0 for none.")] = 1000,
@@ -58,7 +64,7 @@ def evaluate(
     chosen = split or ("test" if opened.test is not None and not reviewed else "all")
     check_same({"data": DataIdentity.of(opened).digest()} if is_distributed() else {})
     resamples = resamples if is_main_process() else 0
-    sizes = check_sizes(average_sizes)
+    sizes = check_sizes(given.average_sizes)
     how: Any = {"device": device, "workers": workers, "resamples": resamples, "quiet": False}
     measured = opened_run.evaluate(opened, chosen, average_sizes=sizes, **how)
     if as_json:

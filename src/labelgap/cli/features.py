@@ -14,21 +14,19 @@ from labelgap.cli.options import (
     PartOptions,
     option,
     parse_count,
-    setting_option,
+    setting_options,
     with_options,
 )
 from labelgap.cli.printing import print_fields, print_parts
 
 
-@with_options(source=DataSource, parts=PartOptions)
+@with_options(source=DataSource, parts=PartOptions, network=setting_options("backbone", "weights", "size"))
 def features(
     data: Data,
     source: DataSource,
     parts: PartOptions,
+    network: Any,
     out: Annotated[str, option("File to write, e.g. features.npz; or folder or URL of parts.")],
-    backbone: Annotated[str | None, setting_option("backbone")] = None,
-    weights: Annotated[str | None, setting_option("weights", metavar="PATH")] = None,
-    size: Annotated[int | None, setting_option("size")] = None,
     device: Device = "auto",
     workers: Annotated[str | None, option(WORKERS, "depends on the device")] = None,
     force: Force = False,
@@ -38,9 +36,9 @@ def features(
     from labelgap.studies.features import write_features
 
     if parts.asked:
-        return _write_parts(data, parts, out, device, workers, name=backbone, weights=weights, size=size)
+        return _write_parts(data, parts, out, device, workers, **vars(network))
     opened, count = source.open(data), None if workers is None else parse_count(workers, "--workers")
-    arrays = compute(opened, backbone, weights=weights, size=size, device=device, workers=count, quiet=False)
+    arrays = compute(opened, **vars(network), device=device, workers=count, quiet=False)
     write_features(out, opened, arrays, force=force)
     width = next(iter(arrays.values())).shape[1]
     sizes = ", ".join(f"{len(values):,} {split}" for split, values in arrays.items())
@@ -49,11 +47,11 @@ def features(
 
 
 def _write_parts(
-    source: str, parts: PartOptions, out: str, device: str, workers: str | None, *, name: str | None, **network: Any
+    source: str, parts: PartOptions, out: str, device: str, workers: str | None, backbone: str | None, **network: Any
 ) -> None:
     from labelgap.inference.predictor import Predictor
     from labelgap.models import create_backbone
     from labelgap.training.plan import PRETRAINED_BACKBONE
 
-    predictor = Predictor(create_backbone(name or PRETRAINED_BACKBONE, **network), device=device, features=True)
+    predictor = Predictor(create_backbone(backbone or PRETRAINED_BACKBONE, **network), device=device, features=True)
     print_parts(parts.predict(predictor, source, out, workers), parts.part, f"labelgap compare {shlex.quote(out)}")

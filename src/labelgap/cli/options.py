@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
@@ -44,12 +44,16 @@ def option(about: str, default: str | bool = True, name: str | None = None, **mo
     return typer.Option(*([] if name is None else [name]), help=about, show_default=default, **more)
 
 
-def setting_option(name: str, default: str | None = None, **more: Any) -> Any:
-    """Declare an option of a command that is a setting of a training: its help is that of the setting."""
+def setting_options(*names: str, group: str = "Options", **defaults: str) -> type[Any]:
+    """Return options that are settings of a training, as these are declared there; ``defaults`` names other ones."""
     from labelgap.training.settings import SETTINGS
 
-    info, setting = SETTINGS[name]
-    return option(info.description or "", default or setting.default or True, **more)
+    found = list[tuple[str, Any, Any]]()
+    for name in names:
+        info, setting = SETTINGS[name]
+        own = replace(setting, group=group, default=defaults.get(name, setting.default))
+        found.append((name, _annotation(name, info, own), None))
+    return make_dataclass("SettingOptions", found)
 
 
 PARTS: Final = "Many machines"

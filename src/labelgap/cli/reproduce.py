@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument, Exit
 
 import labelgap as lg
-from labelgap.cli.options import AsJson, Device, Workers, option, parse_pairs, setting_option
+from labelgap.cli.options import AsJson, Device, Workers, option, parse_pairs, setting_options, with_options
 from labelgap.cli.printing import print_fields, print_json, print_rich, print_table
 from labelgap.core.text import pluralize
 
@@ -19,11 +18,14 @@ if TYPE_CHECKING:
     from labelgap.studies.reproduce.runner import Plan
     from labelgap.studies.reproduce.tables import Cell
 
-_changed = partial(option, rich_help_panel="Not as in the paper")
-_setting = partial(setting_option, default="the paper's", rich_help_panel="Not as in the paper")
+_GRIDS: Final = "paper: val chooses from all that was searched. preset: one setting."
+_CHANGED: Final = "Not as in the paper"
+_NAMES: Final = ("backbone", "weights", "epochs", "size", "lr", "batch_size")
 
 
+@with_options(changed=setting_options(*_NAMES, group=_CHANGED, **dict.fromkeys(_NAMES, "the paper's")))
 def reproduce(
+    changed: Any,
     table: Annotated[str | None, Argument(metavar="TABLE", help="A table; without it, all are listed.")] = None,
     data: Annotated[list[str] | None, option("Images, or a file of features; repeatable.", metavar="NAME=PATH")] = None,
     cells: Annotated[list[str] | None, option("Rows, columns or ROW/COLUMN, e.g. 'role/*;linear:*'.")] = None,
@@ -33,13 +35,7 @@ def reproduce(
         list[str] | None, option("Networks of two-way-transfer; repeatable.", metavar="LOSS=RUN")
     ] = None,
     dry_run: Annotated[bool, option("Tell the cells and the cost, and train nothing.")] = False,
-    grid: Annotated[str, _changed("paper: val chooses from all that was searched. preset: one setting.")] = "stated",
-    backbone: Annotated[str | None, _setting("backbone")] = None,
-    weights: Annotated[str | None, _setting("weights", metavar="PATH")] = None,
-    epochs: Annotated[int | None, _setting("epochs")] = None,
-    size: Annotated[int | None, _setting("size")] = None,
-    lr: Annotated[float | None, _setting("lr")] = None,
-    batch_size: Annotated[int | None, _setting("batch_size")] = None,
+    grid: Annotated[str, option(_GRIDS, rich_help_panel=_CHANGED)] = "stated",
     device: Device = "auto",
     workers: Workers = None,
     as_json: AsJson = False,
@@ -53,8 +49,7 @@ def reproduce(
 
     if table is None:
         return _list(as_json)
-    changed = {"grid": grid, "backbone": backbone, "epochs": epochs, "size": size, "lr": lr, "batch_size": batch_size}
-    settings: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "weights": weights, **changed}
+    settings: dict[str, Any] = {"seeds": seeds, "jobs": jobs, "grid": grid, **vars(changed)}
     settings["pretrained"] = parse_pairs(pretrained, "--pretrained", "two-way=runs/two-way")
     if cells is not None:  # separated by ";": the name of a row may have a comma
         settings["cells"] = [part.strip() for text in cells for part in text.split(";") if part.strip()]
