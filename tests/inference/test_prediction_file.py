@@ -3,11 +3,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-import signal
 import stat
 import tracemalloc
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from scipy.special import expit
-from tests.killing import killed_at_every_operation, run_forked
+from tests.killing import killed_at_every_operation
 from tests.mutations import mutations
 from tests.racing import race
 from tests.training.untrained_run import CLASSES, MARKS, make_run, predict_many, predict_when_refused
@@ -356,11 +354,6 @@ class InterruptedImages:
         return self.images.fingerprint()
 
 
-class KillingImages(InterruptedImages):
-    def interrupt(self) -> None:
-        signal.raise_signal(signal.SIGKILL)
-
-
 @pytest.mark.usefixtures("small_chunks")
 def test_an_interrupted_prediction_resumes_after_its_last_chunk(run: Run, images: ArrayImages, tmp_path: Path) -> None:
     out = tmp_path / "a.csv"
@@ -402,18 +395,6 @@ def test_a_foreign_folder_is_not_touched(run: Run, images: ArrayImages, tmp_path
         with pytest.raises(RunError, match="and is no prediction"):
             predict_to_file(run, images, tmp_path / "a.csv", device="cpu", restart=restart)
     assert (folder / "thesis.txt").read_text() == "precious"
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_killed_prediction_ends_with_the_bytes_of_an_uninterrupted_one(run: Run, tmp_path: Path) -> None:
-    out, chunks = tmp_path / "a.parquet", tmp_path / "a.parquet.partial"
-    killing = partial(KillingImages, at=60)
-    assert run_forked(lambda: predict_many(str(run.path), str(out), wrap=killing)) == -signal.SIGKILL
-    assert not out.exists() and len(list(chunks.glob("part-*"))) == 3
-    predict_many(str(run.path), str(out))
-    assert not chunks.exists() and [path.name for path in tmp_path.iterdir()] == [out.name]
-    predict_many(str(run.path), str(tmp_path / "b.parquet"))
-    assert out.read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
 @pytest.mark.usefixtures("small_chunks")

@@ -17,11 +17,9 @@ from labelgap import models
 from labelgap.core.errors import InputError, RunError, UnknownNameError
 from labelgap.models import (
     Backbone,
-    BoostLU,
     Classifier,
     EfficientNetLite,
     HeadName,
-    LinearHead,
     ModuleBackbone,
     SmallCNN,
     class_activation_maps,
@@ -98,15 +96,6 @@ def test_the_input_is_what_the_module_states() -> None:
 def test_a_module_that_gives_neither_vectors_nor_maps_is_refused(network: nn.Module, message: str) -> None:
     with pytest.raises(InputError, match=message):
         ModuleBackbone(network, input_spec=SPEC)
-
-
-@pytest.mark.parametrize(("name", "expected"), [("efficientnet-lite0", True), ("small-cnn", False)])
-def test_a_name_and_its_network_get_the_same_answer_and_draw_nothing(name: str, expected: bool) -> None:
-    batch_norm._ask.cache_clear()
-    before = torch.get_rng_state()
-    assert has_batch_norm(name) is expected
-    assert torch.equal(torch.get_rng_state(), before)
-    assert has_batch_norm(create_backbone(name, pretrained=False)) is expected
 
 
 OURS = ["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2", "small-cnn"]
@@ -253,30 +242,8 @@ class Colours(Backbone):
         return feature_maps.amax(dim=(-2, -1))
 
 
-def boosted_logits(feature_maps: Array, weight: Array, bias: Array) -> Array:
-    """The equation of BoostLU, place by place, with Python's own floats."""
-    batch, width, height, across = feature_maps.shape
-    logits = np.zeros((batch, len(weight)))
-    for b in range(batch):
-        for k in range(len(weight)):
-            total = 0.0
-            for i in range(height):
-                for j in range(across):
-                    value = sum(float(weight[k, d]) * float(feature_maps[b, d, i, j]) for d in range(width))
-                    total += 5.0 * value if value > 0 else value
-            logits[b, k] = total / (height * across) + bias[k]
-    return logits
-
-
 def some_maps(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def double_head(name: str, width: int, classes: int) -> LinearHead | BoostLU:
-    torch.manual_seed(0)
-    head = create_head(name, width, classes).double()
-    assert isinstance(head, LinearHead | BoostLU)
-    return head
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -330,12 +297,6 @@ def test_logits_are_the_mean_over_sizes_and_mirror_images_in_eval_mode_alone() -
     assert model.evaluation_cost == 2 * (1 + 2.25)
 
 
-@pytest.mark.parametrize(("backbone", "averages"), [("efficientnet-lite0", True), ("small-cnn", False)])
-def test_which_networks_pool_by_the_average(backbone: str, averages: bool) -> None:
-    assert has_average_pool(backbone) is averages
-    assert not has_average_pool(Colours())
-
-
 def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None:
     torch.manual_seed(0)
     images = torch.randn(2, 3, 4, 5)
@@ -345,6 +306,18 @@ def test_activation_maps_are_the_weights_times_the_features_of_a_place() -> None
     np.testing.assert_allclose(class_activation_maps(linear, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
     wanted = np.where(wanted > 0, 5 * wanted, wanted)
     np.testing.assert_allclose(class_activation_maps(boosted, images).detach().numpy(), wanted, rtol=1e-5, atol=1e-6)
+    logits = wanted.mean(axis=(2, 3)) + boosted.head.bias.detach().numpy()
+    np.testing.assert_allclose(boosted(images).detach().numpy(), logits, rtol=1e-5, atol=1e-6)
+    assert torch.autograd.gradcheck(boosted.head.double(), (images.double().requires_grad_(),))
+
+
+@pytest.mark.parametrize(("name", "expected"), [("efficientnet-lite0", True), ("small-cnn", False)])
+def test_a_name_and_its_network_get_the_same_answer_and_draw_nothing(name: str, expected: bool) -> None:
+    batch_norm._ask.cache_clear()
+    before = torch.get_rng_state()
+    assert has_batch_norm(name) is has_average_pool(name) is expected and not has_average_pool(Colours())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert has_batch_norm(create_backbone(name, pretrained=False)) is expected
 
 
 def test_an_unknown_head_names_the_nearest() -> None:
@@ -376,11 +349,3 @@ def test_the_head_computes_exactly_also_where_the_backbone_is_rounded() -> None:
         logits, features = model(images, return_features=True)
     assert features.dtype == torch.bfloat16 and logits.dtype == torch.float32
     assert torch.allclose(logits, model.head(features.float()))
-
-
-def test_boostlu_is_the_equation_place_by_place_and_its_gradient_the_derivative() -> None:
-    head, feature_maps = double_head("boostlu", 4, 5), some_maps(3, 4, 2, 3).requires_grad_()
-    weight, bias = head.weight.detach().numpy(), head.bias.detach().numpy()
-    wanted = boosted_logits(feature_maps.detach().numpy(), weight, bias)
-    np.testing.assert_allclose(head(feature_maps).detach().numpy(), wanted, rtol=1e-12, atol=1e-12)
-    assert torch.autograd.gradcheck(lambda maps, _: head(maps), (feature_maps, head.weight))

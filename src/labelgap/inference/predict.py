@@ -214,7 +214,7 @@ class _Prediction:
         first, last = (len(missing) * (rank() + end) // world_size() for end in (0, 1))
         with self.reporter.bar("predicting", total, done):
             try:
-                for chunk in missing[first:last]:  # in one piece: a loader reads adjacent chunks
+                for chunk in missing[first:last]:
                     found, logits = self.predictor.read_cached(chunk.images.select(np.array(chunk.rows)))
                     if found.any():
                         others = np.array(chunk.rows)[~found]
@@ -223,13 +223,11 @@ class _Prediction:
                         known += int(found.sum())
                     else:
                         uncached.append(chunk)
-                for _, each in groupby(
-                    enumerate(uncached), lambda item: (id(item[1].images), item[1].number - item[0])
-                ):
-                    group = [chunk for _, chunk in each]
-                    rows = range(group[0].rows.start, group[-1].rows.stop)
-                    batches = self.predictor.iterate(group[0].images, rows, self.workers)
-                    for chunk in group:
+                for _, chunks in groupby(uncached, key=lambda chunk: id(chunk.images)):
+                    of_source = list(chunks)  # one loader reads them: all but the last consist of whole batches
+                    rows = np.concatenate([chunk.rows for chunk in of_source])
+                    batches = self.predictor.iterate(of_source[0].images, rows, self.workers)
+                    for chunk in of_source:
                         logits = np.empty((len(chunk.rows), len(self.columns.classes)), dtype=np.float32)
                         count = -(-len(chunk.rows) // self.predictor.batch_size)
                         self._write_chunk(chunk, logits, islice(batches, count))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from labelgap.core.errors import InputError, RunError
@@ -32,7 +31,7 @@ from labelgap.models.info import (
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from labelgap.models.backbone import Backbone
     from labelgap.models.weight_files import WeightFile
@@ -48,7 +47,6 @@ class BackboneFactory:
     weights: WeightsInfo  # the source of the pretrained weights
     facts: tuple[int, int, InputSpec] | None = None  # parameters, features and input, if known without building it
     timm_model: str | None = None  # its name in timm
-    translate: Callable[[Mapping[str, Tensor], Path], dict[str, Tensor]] | None = None  # renames the tensors of a file
 
 
 BACKBONES: Final[Registry[BackboneFactory]] = Registry(
@@ -114,14 +112,8 @@ def _add_lite(variant: LiteVariant, parameters: int, summary: str) -> None:
 
         return EfficientNetLite(variant, pretrained=pretrained)
 
-    def translate(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-        from labelgap.models.efficientnet_lite import translate_state_dict
-
-        return translate_state_dict(tensors, path)
-
     facts = parameters, 1280, variant.input_spec
-    factory = BackboneFactory(build, variant.weights, facts, translate=translate)
-    BACKBONES.add(variant.name, factory, summary=summary)
+    BACKBONES.add(variant.name, BackboneFactory(build, variant.weights, facts), summary=summary)
 
 
 def _add_resnet(name: str, parameters: int, summary: str) -> None:
@@ -351,12 +343,13 @@ def _build_from_file(name: str, file: WeightFile) -> Backbone:
     import torch
 
     from labelgap.models.backbone import ModuleBackbone
+    from labelgap.models.efficientnet_lite import EfficientNetLite, translate_state_dict
     from labelgap.models.weight_files import load_tensors, match_tensors
 
     with torch.random.fork_rng(devices=[]):  # weights that the file replaces draw no random numbers
         backbone = _build(name, pretrained=False)
-    translate = None if is_class_path(name) else find_backbone(name).value.translate
-    tensors = file.tensors if translate is None else translate(file.tensors, file.path)
+    lite = isinstance(backbone, EfficientNetLite)
+    tensors = translate_state_dict(file.tensors, file.path) if lite else file.tensors
     network = backbone.network if isinstance(backbone, ModuleBackbone) else backbone
     load_tensors(network, match_tensors(tensors, network), file, name)
     backbone.source, backbone.license = file.weights.source, file.weights.license

@@ -32,7 +32,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.studies.compare.results import Comparison, MethodResult, has_heads
 from labelgap.studies.compare.runner import compare
 from labelgap.studies.compare.settings import check_settings
-from labelgap.studies.study import Document, StudyMember, study_folder
+from labelgap.studies.study import Document, StudyMember, check_members, study_folder
 from labelgap.training.progress import Reporter
 
 LEVEL: Final = 0.05  # the probability of calling methods different that are not, of both tests
@@ -94,9 +94,7 @@ class DatasetComparison(Document):
 
     def check(self) -> None:
         """Refuse two data sets of one name."""
-        for names in ([member.label for member in self.members], [member.folder for member in self.members]):
-            if len(set(names)) < len(names):
-                raise ValueError("two members have the same name")
+        check_members(self.members)
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
@@ -119,11 +117,6 @@ class DatasetComparison(Document):
             means = [row.mean for row in rows if row is not None and not row.extra_labels and row.mean is not None]
             ranked |= {name: means} if len(means) == len(rows) else {}
         return rank_methods(ranked)
-
-    def write(self) -> None:
-        """Write ``datasets.json`` and the manifest; every comparison has its own."""
-        with self.writing():
-            pass
 
 
 def compare_datasets(

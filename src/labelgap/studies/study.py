@@ -83,6 +83,11 @@ class Document:
         """Return what is stored."""
         return {"format": FORMAT} | {name: each for name, each in asdict(self).items() if name not in self.NOT_STORED}
 
+    def write(self) -> None:
+        """Write the document and the manifest; what else a study has beside it, its own class writes."""
+        with self.writing():
+            pass
+
     @contextmanager
     def writing(self, names: Iterable[str] = (), *, finished: bool = True) -> Iterator[None]:
         """Write the document, and in the block other files; the manifest that lists them follows, if ``finished``."""
@@ -144,6 +149,13 @@ class StudyMember(Stored):
     extra_labels: bool = False  # whether it saw labels that the others did not; reports list such a run separately
 
 
+def check_members(members: Iterable[StudyMember]) -> None:
+    """Raise ``ValueError`` where two members have the same name."""
+    for names in zip(*((member.label, member.folder) for member in members), strict=True):
+        if len(set(names)) < len(names):
+            raise ValueError("two members have the same name")
+
+
 @dataclass(frozen=True)
 class Study(Document):
     """Runs that are compared, in the order of the report: a title, which is their question, and the members."""
@@ -156,9 +168,7 @@ class Study(Document):
 
     def check(self) -> None:
         """Refuse two members of one name."""
-        for names in ([member.label for member in self.members], [member.folder for member in self.members]):
-            if len(set(names)) < len(names):
-                raise ValueError("two members have the same name")
+        check_members(self.members)
 
     def run(self, member: StudyMember) -> Run:
         """Open the run of a member."""
@@ -177,11 +187,6 @@ class Study(Document):
     def runs(self) -> list[tuple[StudyMember, Run]]:
         """Every member with its run."""
         return [(member, self.run(member)) for member in self.members]
-
-    def write(self) -> None:
-        """Write ``study.json`` and the manifest; every run has its own."""
-        with self.writing():
-            pass
 
 
 open_study = Study.open
