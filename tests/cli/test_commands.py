@@ -127,8 +127,8 @@ for words in sys.argv[1:]:
         assert end.code == 0, (words, end.code)
     print("imported by", words, [name for name in heavy.split() if name in sys.modules])
 """
-READING = ("methods", "datasets", "datasets voc2012", "backbones")
-READING += ("inspect wide.csv", "inspect lists.csv --per-class --json")
+READING = ["methods", "datasets", "datasets voc2012", "backbones"]
+READING += ["inspect wide.csv", "inspect lists.csv --per-class --json"]
 
 
 def test_what_only_lists_or_reads_a_table_imports_nothing_heavy(tmp_path: Path) -> None:
