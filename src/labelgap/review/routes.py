@@ -121,12 +121,12 @@ router = APIRouter()
 
 @router.get("/", response_class=HTMLResponse)
 def overview(visitor: CurrentVisitor, aim: PageAim | None = None) -> str:
-    """Show the classes, those first where the next minutes bring most."""
+    """Show the classes, those first where the next answers bring most."""
     review = visitor.review
     tagged = queues.few_tagged(review)
     aim = aim or ("missing" if tagged is None else "classifier")
     aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review), "tagged": tagged}
-    return visitor.render("overview.html", None, views.overview_context(review, visitor.context.reviewer) | aims)
+    return visitor.render("overview.html", None, views.overview_context(review) | aims)
 
 
 @router.get("/class/{number}", response_class=HTMLResponse)
@@ -146,7 +146,7 @@ def grid(
     options["near"], near_page = views.near_context(visitor.review, image)
     if show == "open":
         options["select"] = partial(visitor.select, number, kind == "wrong")
-    made = views.grid_context(visitor.review, number, visitor.context.reviewer, **options)
+    made = views.grid_context(visitor.review, number, **options)
     made |= {"added": views.added_context(visitor.review, number), "near": near_page}
     made |= {"has_aims": queues.has_aims(visitor.review), "lease": "" if show == "decided" else visitor.page}
     return visitor.render("grid.html", number, made)
@@ -206,14 +206,6 @@ def ask(
     made |= {"aim": aim, "title": queues.AIM_TEXT[aim][0], "lease": visitor.page}
     made |= {"class_number": number, "class_name": name}
     return visitor.render("ask.html", number, made)
-
-
-@router.get("/plan", response_class=HTMLResponse)
-def plan(context: Context, reviewer: ReviewerName = None) -> str:
-    """Return where the next minutes of a person bring most."""
-    if not queues.has_aims(context.review):
-        return ""
-    return views.render("plan.html", plan=queues.plan_context(context.review, reviewer or context.reviewer))
 
 
 @router.get("/thumbnail/{identity}")
