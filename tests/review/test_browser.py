@@ -38,7 +38,7 @@ MEANS = {"y": "1", "n": "0", "u": "-1"}
 
 def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: Any, folder: Path) -> None:
     expected = [MEANS[key] for key in KEYS]
-    with running(folder, "--budget", "15m", "--fixed-order") as command:
+    with running(folder, "--fixed-order") as command:
         page = opened(chromium, f"{command.address}/class/3")
         names = all_data(page, "name")[:20]
         for key in KEYS:

@@ -104,11 +104,9 @@ def test_what_another_process_writes_is_seen(client: ReviewClient, review: Revie
 
 def test_a_name_that_is_a_script_stays_a_text(review: Review) -> None:
     evil = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
-    with run_server(review, reviewer="</title><script>alert(2)</script>", budget=900) as client:
+    with run_server(review, reviewer="</title><script>alert(2)</script>") as client:
         assert client.post("/api/classes", {"name": evil}).json == {"number": 10, "name": evil}
         page = client.request("/class/10").text
-        remaining = int(re.findall(r'data-remaining="(-?\d+)"', page)[0])
-        assert client.request("/api/changes?since=0").json["remaining"] <= remaining <= 900
         identity, image = ids(page)[0], re.findall(r'data-image="([0-9a-f]{16})"', page)[0]
         for path in ("/", "/class/10", f"/detail/{identity}", f"/image/{image}", "/ask/random?class=10"):
             page = client.request(path).text

@@ -21,7 +21,7 @@ from labelgap.core.files import DiskError
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues, views
-from labelgap.review.additions import NewPhotos, printable_name
+from labelgap.review.additions import printable_name
 from labelgap.review.context import (
     AppContext,
     Browser,
@@ -61,14 +61,6 @@ class ClassMessage(_StrictModel):
     store: Token
     reviewer: Reviewer
     name: str = Field(min_length=1, max_length=200)
-
-
-class PhotosMessage(_StrictModel):
-    """New photos to add to the run: the path of a table or a folder on the machine of the server."""
-
-    store: Token
-    reviewer: Reviewer
-    path: str = Field(pattern=r"^[^\x00]+$", max_length=4096)
 
 
 class DecisionMessage(_StrictModel):
@@ -360,29 +352,6 @@ def add_class(context: Context, message: ClassMessage) -> JSONResponse:
     review.refresh_classes(now=True)
     review.similar.prepare()
     return JSONResponse({"number": review.candidates.classes.index(name), "name": name})
-
-
-@router.get("/api/photos")
-def photos_state(context: Context) -> dict[str, str | bool]:
-    """Return whether photos are being added, and what the command has printed last."""
-    return _photos(context).state()
-
-
-@router.post("/api/photos")
-def add_photos(context: Context, message: PhotosMessage) -> JSONResponse:
-    """Start to add photos to the run."""
-    photos = _photos(context)
-    if message.store != context.review.store.id:
-        return _other_review(context.review)
-    if not photos.start(message.path.strip()):
-        return JSONResponse({"problem": "busy", "detail": "photos are being added already."}, 409)
-    return JSONResponse(photos.state())
-
-
-def _photos(context: AppContext) -> NewPhotos:
-    if context.photos is None:
-        raise HTTPException(404, "photos are added on the machine of the server: labelgap train RUN --add more.csv")
-    return context.photos
 
 
 @router.post("/api/leases")
