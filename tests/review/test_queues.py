@@ -167,15 +167,13 @@ def test_found_is_a_missing_label_that_is_there_or_a_wrong_one_that_was_correcte
     assert review.current.found_curve().tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("estimated", [False, True])
 def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
-    review: Review, estimated: bool, monkeypatch: pytest.MonkeyPatch
+    review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns, finds = review.candidates.columns, dict[int, float]()
-    if estimated:
-        missing = {row.name: round(columns.score[columns.class_number == row.number].sum()) for row in review.classes()}
-        stored = {"missing": sum(missing.values()), "range": None, "known": 100, "missing_per_class": missing}
-        monkeypatch.setitem(review.candidates.metadata, "estimate", stored)
+    missing = {row.name: round(columns.score[columns.class_number == row.number].sum()) for row in review.classes()}
+    stored = {"missing": sum(missing.values()), "range": None, "known": 100, "missing_per_class": missing}
+    monkeypatch.setitem(review.candidates.metadata, "estimate", stored)
 
     def likely(number: int) -> float:
         return float(likely_finds(review)[number])

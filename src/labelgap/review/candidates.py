@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,18 +50,6 @@ class CandidateColumns:
     class_rank: NDArray[np.int32]  # (C,) within its kind and class
     random_rank: NDArray[np.int32]  # (C,) class rank in the random sample; 0 when it is not in the sample
     ids: NDArray[np.uint64]  # (C,) uint64
-
-
-class Positions(NamedTuple):
-    """Positions in the list of a class, ``(C,)`` each; a smaller number is shown earlier, the largest integer never."""
-
-    sampled: NDArray[np.int64]  # position in the random sample
-    ranked: NDArray[np.int64]  # position among the ranked candidates
-
-    @property
-    def shown(self) -> NDArray[np.int64]:
-        """The earlier of both."""
-        return np.minimum(*self)
 
 
 class Candidates:
@@ -155,20 +143,20 @@ class Candidates:
         return np.argsort(best, kind="stable")
 
     @cached_property
-    def positions(self) -> Positions:
-        """The positions of each candidate in the list of its class."""
+    def position(self) -> NDArray[np.int64]:
+        """``(C,)`` in the list of its class: a smaller number is shown earlier; the earlier of a draw and a rank."""
         columns = self.columns
         ranked = np.where(columns.kind == RANDOM, _LARGEST, columns.class_rank.astype(np.int64) * 2 - 1)
         offset = (columns.ids % np.uint64(RANDOM_INTERVAL)).astype(np.int64)
-        position = 2 * ((columns.random_rank.astype(np.int64) - 1) * RANDOM_INTERVAL + offset)
-        return Positions(np.where(columns.random_rank > 0, position, _LARGEST), ranked)
+        drawn = 2 * ((columns.random_rank.astype(np.int64) - 1) * RANDOM_INTERVAL + offset)
+        return np.minimum(ranked, np.where(columns.random_rank > 0, drawn, _LARGEST))
 
     @cached_property
     def order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All candidates by class, those that look wrong last, in display order within, and where each group starts."""
         columns = self.columns
         group = columns.class_number + np.where(columns.kind == WRONG, len(self.classes), 0)
-        order = np.lexsort((columns.ids, self.positions.shown, group))
+        order = np.lexsort((columns.ids, self.position, group))
         return order, np.searchsorted(group[order], np.arange(2 * len(self.classes) + 1))
 
     @cached_property
@@ -293,7 +281,7 @@ def _stands_for_copies(
     stands = ((split, first.get((split, name), name)) for split, name in columns.images)
     group = np.array([numbers.setdefault(key, len(numbers)) for key in stands], dtype=np.int64)
     question = (group[columns.image] * len(candidates.classes) + columns.class_number) * 2 + (columns.kind == WRONG)
-    order = np.lexsort((columns.ids, candidates.positions.shown, decided, question))
+    order = np.lexsort((columns.ids, candidates.position, decided, question))
     shown = np.zeros(len(order), dtype=np.bool_)
     shown[order] = np.diff(question[order], prepend=-1) != 0
     return shown

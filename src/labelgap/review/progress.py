@@ -7,20 +7,18 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store import ASKED, DecisionEvent, DecisionStore, LabelKey
 from labelgap.review.team import answers_per_minute
 
-_PRIOR_FINDS: Final = 3.0  # the weight of the scores against the answers: that of so many promised finds
 _RECENT_EVENTS: Final = 2000
 _MAX_INCREMENT: Final = 2000  # with more new events than this, reading everything again is faster
-_NEVER: Final = np.iinfo(np.int64).max
 _SPEED_WINDOW: Final = timedelta(minutes=5)
 
 
@@ -183,71 +181,18 @@ class OrderedDecisions(NamedTuple):
     order: NDArray[np.int64]
 
 
-def first_undecided(classes: ArrayLike, positions: ArrayLike, decided: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return the position of the first undecided of C candidates in the list of each class; the largest for none."""
-    first = np.full(count, _NEVER, dtype=np.int64)
-    undecided = ~np.asarray(decided, dtype=np.bool_)
-    np.minimum.at(first, np.asarray(classes)[undecided], np.asarray(positions)[undecided])
-    return first
-
-
-def order_fixed_list(
-    class_number: NDArray[np.integer[Any]],
-    sampled: NDArray[np.int64],
-    ranked: NDArray[np.int64],
-    decided: NDArray[np.bool_],
-    classes: int,
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return which of C candidates were asked as random ones in a list that never changed, and its order.
-
-    A candidate is reached once everything that its class's list shows before it is decided. Among those, a random one
-    was drawn from all labels that were open when the list came to it. Positions are the largest integer for candidates
-    that are not sampled, ranked or reached.
-    """
-    shown = np.minimum(sampled, ranked)
-    reached = decided & (shown < first_undecided(class_number, shown, decided, classes)[class_number])
-    return reached & (sampled < ranked), np.where(reached, shown, _NEVER)
-
-
 def order_decisions(current: CurrentDecisions, shown: NDArray[np.bool_]) -> OrderedDecisions:
     """Return the decisions in force, which count as random ones, and the order in which they were made.
 
     A random answer counts once all earlier labels of the draw are decided, in whatever way: so the sample does not
-    depend on which labels of a page a reviewer leaves out. Decisions without a ranking are of lists that never changed,
-    or of another tool.
+    depend on which labels of a page a reviewer leaves out. Decisions of versions that stored no ranking do not count.
     """
-    candidates = current.candidates
-    columns, positions, classes = candidates.columns, candidates.positions, len(candidates.classes)
+    columns = current.candidates.columns
     with current.lock:
         decided, value, order = current.decided.copy(), current.value.copy(), current.shown.copy()
-        asked = (current.asked == ASKED.index("random")) & (current.ranking >= current.first_ranking)
-        in_fixed_list = decided & (current.ranking == 0) & (current.first_ranking == 0)
-    listed, column = shown & (columns.kind != WRONG), columns.class_number
-    drawn = np.flatnonzero(listed & (columns.random_rank > 0))
-    first = first_undecided(column[drawn], columns.random_rank[drawn], decided[drawn], classes)
-    random = decided & ~in_fixed_list & asked & (columns.random_rank < first[column])
-    if in_fixed_list.any():
-        rows = np.flatnonzero(listed)
-        places = (positions.sampled[rows], positions.ranked[rows])
-        in_list, place = order_fixed_list(column[rows], *places, in_fixed_list[rows], classes)
-        random[rows] |= in_list
-        order[rows] = np.where(place < _NEVER, place - _NEVER, order[rows])
+        random = (current.asked == ASKED.index("random")) & (current.ranking >= max(current.first_ranking, 1))
+    waiting = shown & ~decided & (columns.kind != WRONG) & (columns.random_rank > 0)
+    first = np.full(len(current.candidates.classes), np.iinfo(np.int32).max)
+    np.minimum.at(first, columns.class_number[waiting], columns.random_rank[waiting])
+    random &= decided & (columns.random_rank < first[columns.class_number])
     return OrderedDecisions(decided, value, random, order)
-
-
-def correct_scores(current: CurrentDecisions) -> NDArray[np.float64]:
-    r"""Return ``(C,)`` the probability of each candidate to be present, where no estimate gives one; 0 without a model.
-
-    The answers correct the scores of each class by a common ratio :math:`r`. Of answered candidates with scores
-    :math:`s_i`, :math:`k` were found. With :math:`k \sim \mathrm{Poisson}(r \sum_i s_i)` and the prior
-    :math:`r \sim \mathrm{Gamma}(a, a)`, whose mean is 1, the expected ratio is :math:`r = (a + k) / (a + \sum_i s_i)`.
-    """
-    columns, classes = current.candidates.columns, len(current.candidates.classes)
-    with current.lock:
-        answered = current.decided & (current.value != UNKNOWN) & (columns.kind != WRONG)
-        found = answered & (current.value == PRESENT)
-    score = np.nan_to_num(columns.score.astype(np.float64))
-    finds = np.bincount(columns.class_number[found], minlength=classes)
-    promised = np.bincount(columns.class_number[answered], weights=score[answered], minlength=classes)
-    ratio = (_PRIOR_FINDS + finds) / (_PRIOR_FINDS + promised)
-    return np.minimum(ratio[columns.class_number] * score, 1.0)

@@ -23,7 +23,6 @@ from labelgap.review.acceptance import AcceptedLabels, measure_machine
 from labelgap.review.additions import FEWEST_EXAMPLES
 from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
 from labelgap.review.estimates import NEXT
-from labelgap.review.progress import correct_scores
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED
 from labelgap.training.auto import FEW_TAGGED
@@ -258,8 +257,7 @@ def _probability(review: Review) -> NDArray[np.float64]:
 def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Return class numbers and probabilities of the open candidates, in the order in which they are asked."""
     columns, ranking, probability = review.candidates.columns, review.ranking(), _probability(review)
-    if review.candidates.metadata.get("estimate") is None:
-        probability = np.where(np.isnan(probability), correct_scores(review.current), probability)
+    probability = np.where(np.isnan(probability), columns.score, probability)
     is_open = review.is_open() & (columns.kind == MISSING)
     if ranking is None:
         rows = review.candidates.order[0]

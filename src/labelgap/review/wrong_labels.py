@@ -1,17 +1,13 @@
 r"""How many of the known labels that look wrong are wrong, and when to stop asking about them.
 
 Let :math:`z_i` be the log-odds of the model that label :math:`i` of class :math:`k` is not what was observed. It is
-wrong with probability
-
-.. math:: p_i = \sigma(z_i + \delta_k), \qquad \delta_k \sim N(\mu, s^2), \qquad \mu \sim N(m, r^2)
-
-so precision falls along the list, which has the least plausible labels first, and classes borrow from each other. The
-shift says how wrong the audit is about the rate of errors. (Older audits had no such rate: their scores say whether a
-class is there, and of people's labels few are wrong.) The shifts are integrated on a grid. "Can't tell" is no
+wrong with probability :math:`p_i = \sigma(z_i + s_k)`, with the shifts :math:`s_k = u + w\,t_k` of the label model
+(``metrics.label_model``): so precision falls along the list, which has the least plausible labels first, and classes
+borrow from each other. The common shift says how wrong the audit is about the rate of errors. "Can't tell" is no
 information.
 
 The *precision* of a class is the mean of :math:`p_i` over its labels that nobody has decided, and its interval that of
-:math:`\delta_k`, 95 %. That of all classes is integrated over :math:`\mu`, with the sum over the classes normal.
+the shift, 95 %; that of all classes is over all labels.
 
 **The rule.** A class is put away once at least ``MIN_ANSWERS`` labels, of any class, are answered, and the upper end of
 its precision is below ``MIN_PRECISION``; or that of all classes is, and the class's precision is. The queue is put away
@@ -25,24 +21,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.special import expit, log_expit, ndtr
 
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.metrics.label_model import to_log_odds
+from labelgap.metrics.label_model import Answers, draw_shifts, expected_counts, to_log_odds
 from labelgap.review.candidates import WRONG
 from labelgap.review.estimates import describe_left
 from labelgap.review.session import Review
 
 MIN_PRECISION: Final = 0.10  # below this share of wrong labels it is not worth asking
 MIN_ANSWERS: Final = 10  # answers before anything is put away
-MEAN_SHIFT, MEAN_SPREAD = 0.0, 2.0  # m and r, before any answer
-OLD_PRIOR: Final = (-4.0, 3.0)  # m and r for an audit without a rate of errors: about one label in fifty is wrong
-# s, the standard deviation of the classes' shifts around it; docs/results/review.md has the evidence
-CLASS_SPREAD: Final = 1.0
-_GRID: Final = np.arange(-16.0, 8.01, 0.125)
-_LEVELS: Final = (0.025, 0.975)
+COMMON_SPREAD: Final = 1.2  # of u, before any answer
+_ENDS: Final = (0.025, 0.975)
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -86,32 +76,32 @@ class WrongLabelEstimate(NamedTuple):
     by_class: tuple[Precision | None, ...]
 
 
-def estimate_wrong_labels(
-    labels: WrongLabels, prior: tuple[float, float] = (MEAN_SHIFT, MEAN_SPREAD)
-) -> WrongLabelEstimate:
-    """Estimate how many of the labels that look wrong are wrong, and which classes to put away, by the prior m, r."""
-    odds, column = to_log_odds(np.asarray(labels.implausibility, dtype=np.float64)), labels.class_number
-    numbers, left = np.arange(labels.classes), labels.count(~labels.decided)
-    told = labels.wrong | labels.right
-    sign = np.where(labels.wrong, 1.0, -1.0)[told, None]
-    log_likelihood = _sum_by_class(log_expit(sign * (odds[told, None] + _GRID)), column[told], labels.classes)
-    posterior = _Posterior(log_likelihood, prior)
-    chances = expit(odds[:, None] + _GRID)
-    wrong_left = _sum_by_class(chances * ~labels.decided[:, None], column, labels.classes)
-    size = np.maximum(left, 1)
-    share = (posterior.shift * wrong_left).sum(axis=1) / size
-    below = [(np.cumsum(posterior.shift, axis=1) < level).sum(axis=1) for level in _LEVELS]
-    low, high = (wrong_left[numbers, np.minimum(at, len(_GRID) - 1)] / size for at in below)
-    total = posterior.total(wrong_left, int(left.sum()))
+def estimate_wrong_labels(labels: WrongLabels) -> WrongLabelEstimate:
+    """Estimate how many of the labels that look wrong are wrong, and which classes to put away."""
+    order = np.argsort(labels.class_number, kind="stable")
+    column, odds = labels.class_number[order].astype(np.int64), to_log_odds(labels.implausibility[order])
+    told, is_open = (labels.wrong | labels.right)[order], ~labels.decided[order]
+    answers = Answers(column[told], odds[told], labels.wrong[order][told])
+    draws = draw_shifts(answers, (COMMON_SPREAD, COMMON_SPREAD), classes=labels.classes)
+    mean, _ = expected_counts(column[is_open], np.ones(is_open.sum()), odds[is_open], draws.nodes)
+    wrong_left, left = draws.pick(mean), labels.count(~labels.decided)
+    share, low, high = _summarize(wrong_left / np.maximum(left, 1))
+    mean_share, lowest, highest = _summarize(wrong_left.sum(axis=1) / max(left.sum(), 1)).tolist()
     answered, wrong = labels.count(labels.decided), labels.count(labels.wrong)
-    away = (high < MIN_PRECISION) | ((total[2] < MIN_PRECISION) & (share < MIN_PRECISION))
+    away = (high < MIN_PRECISION) | ((highest < MIN_PRECISION) & (share < MIN_PRECISION))
     away &= (left > 0) & (answered.sum() >= MIN_ANSWERS)
     parts = (answered, wrong, left, share, low, high, away)
     rows = zip(*(values.tolist() for values in parts), strict=True)
     by_class = tuple(Precision(*row) if row[0] + row[2] else None for row in rows)
     hidden = bool(left.any()) and bool(away[left > 0].all())
-    everything = Precision(int(answered.sum()), int(wrong.sum()), int(left.sum()), *total, hidden)
+    counts = int(answered.sum()), int(wrong.sum()), int(left.sum())
+    everything = Precision(*counts, mean_share, lowest, highest, hidden)
     return WrongLabelEstimate(everything, by_class)
+
+
+def _summarize(shares: Array) -> Array:
+    """Return the mean of draws along the first axis, and the ends of their 95 % interval, ``(3, …)``."""
+    return np.stack([shares.mean(axis=0), *np.quantile(shares, _ENDS, axis=0)])
 
 
 def describe_put_away(precision: Precision) -> str:
@@ -123,44 +113,6 @@ def describe_put_away(precision: Precision) -> str:
     others = "other one is" if precision.left == 1 else f"other {left} are"
     were = "was" if precision.wrong == 1 else "were"
     return f"{precision.wrong:,} of {precision.answered:,} {were} wrong: the {others} probably right."
-
-
-class _Posterior:
-    """The distribution of the shifts on the grid of G points, given ``(K, G)`` log-likelihoods of the answers."""
-
-    def __init__(self, log_likelihood: Array, prior: tuple[float, float]) -> None:
-        kernel = np.exp(-0.5 * ((_GRID[:, None] - _GRID) / CLASS_SPREAD) ** 2)
-        self.kernel: Array = kernel / kernel.sum(axis=1, keepdims=True)  # of δ, given μ
-        self.likelihood: Array = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-        self.evidence: Array = np.maximum(self.likelihood @ self.kernel.T, 1e-300)  # (K, G): given μ
-        log_weight = np.log(self.evidence).sum(axis=0) - 0.5 * ((_GRID - prior[0]) / prior[1]) ** 2
-        weight = np.exp(log_weight - log_weight.max())
-        self.mean: Array = weight / weight.sum()  # (G,) of μ
-        self.shift: Array = self.likelihood * ((self.mean / self.evidence) @ self.kernel)
-
-    def total(self, values: Array, left: int) -> tuple[float, float, float]:
-        """Return the sum over the classes of a function of their shifts, ``(K, G)``, and its normal interval, per
-        label.
-        """
-        if not left:
-            return 0.0, 0.0, 0.0
-        mean, square = ((self.likelihood * each) @ self.kernel.T / self.evidence for each in (values, values**2))
-        middle, spread = mean.sum(axis=0), np.sqrt(np.maximum(square - mean**2, 1e-18).sum(axis=0))
-        ends = []
-        for level in _LEVELS:
-            low, high = 0.0, float(left)
-            for _ in range(40):
-                value = (low + high) / 2
-                is_below = float(self.mean @ ndtr((value - middle) / spread)) < level
-                low, high = (value, high) if is_below else (low, value)
-            ends.append(low / left)
-        return float(self.mean @ middle) / left, ends[0], ends[1]
-
-
-def _sum_by_class(values: Array, column: NDArray[np.integer[Any]], classes: int) -> Array:
-    ones = (np.ones(len(column)), (column, np.arange(len(column))))
-    sums: Array = csr_array(ones, shape=(classes, len(column))) @ values
-    return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,8 +167,7 @@ def _make(review: Review) -> WrongQueue | None:
     implausibility = np.where(observed == PRESENT, 1 - score, score)
     answers = told & (value != observed), told & (value == observed)
     labels = WrongLabels(len(review.candidates.classes), classes, implausibility, decided, *answers)
-    is_old = review.candidates.metadata["expected_wrong"] is None
-    estimate = estimate_wrong_labels(labels, *([OLD_PRIOR] if is_old else []))
+    estimate = estimate_wrong_labels(labels)
     parts = tuple(
         (number, review.candidates.classes[number], describe_put_away(each))
         for number, each in enumerate(estimate.by_class)
