@@ -36,8 +36,9 @@ REPORT_FILE: Final = "report.html"
 MAX_LINK: Final = 60_000
 _FOLDER: Final = Path(__file__).parent
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_SCALE: Final = 7.0 / WIDE
 _RESOLUTION: Final = 300
+_METADATA: Final[dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}
+"""The formats of a figure's files, without what would make two files of the same figure differ."""
 _OTHER_SCRIPTS: Final = (
     *("Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei"),
     *("Arial Unicode MS", "Microsoft YaHei", "PingFang SC"),
@@ -182,7 +183,7 @@ def write_figures(figures: Iterable[ResponsiveFigure], folder: Path) -> list[Pat
     """Write NAME.svg, NAME.png, NAME.pdf and NAME.csv of every figure, each complete or not there; return the paths."""
     written: list[Path] = []
     for figure in figures:
-        paths = {suffix: folder / f"{figure.name}.{suffix}" for suffix in (*_SAVE, "csv")}
+        paths = {suffix: folder / f"{figure.name}.{suffix}" for suffix in (*_METADATA, "csv")}
         for path in paths.values():
             if path.is_symlink():
                 raise RunError(f"{path} is a link, which is not followed: remove it.")
@@ -190,9 +191,9 @@ def write_figures(figures: Iterable[ResponsiveFigure], folder: Path) -> list[Pat
         with matplotlib.rc_context({**settings, "svg.hashsalt": figure.name}):
             drawn = figure.draw(width=WIDE)
             drawn.patch.set(alpha=1, facecolor="white")
-            for suffix, save in _SAVE.items():
+            for suffix, metadata in _METADATA.items():
                 with atomic_path(paths[suffix]) as temporary:
-                    save(drawn, temporary)
+                    drawn.savefig(temporary, format=suffix, dpi=_RESOLUTION, metadata=metadata)
         write_text(paths["csv"], figure.data.csv)
         written += paths.values()
     return written
@@ -202,39 +203,3 @@ def write_figures(figures: Iterable[ResponsiveFigure], folder: Path) -> list[Pat
 def _fonts() -> list[str]:
     installed = {font.name for font in fontManager.ttflist}
     return ["DejaVu Sans", *(name for name in _OTHER_SCRIPTS if name in installed)]
-
-
-def _save_svg(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format="svg", metadata={"Date": None})
-    width, height = figure.get_size_inches()
-    old = f'width="{72 * width:g}pt" height="{72 * height:g}pt"'
-    new = f'width="{_SCALE * width:g}in" height="{_SCALE * height:g}in"'
-    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
-
-
-def _save_png(figure: Figure, path: Path) -> None:
-    saved = {"dpi": (_RESOLUTION, _RESOLUTION)}
-    figure.savefig(path, format="png", dpi=_SCALE * _RESOLUTION, metadata={"Software": None}, pil_kwargs=saved)
-
-
-def _save_pdf(figure: Figure, path: Path) -> None:
-    """Write a page of the smaller size, with a matrix that scales everything on it: ``savefig`` has no such option."""
-    from matplotlib.backends import backend_pdf
-
-    pdf: Any = backend_pdf  # it has no types
-    width, height = figure.get_size_inches()
-    figure.dpi = 72  # of PDF coordinates
-    file = pdf.PdfFile(path, metadata={"CreationDate": None})
-    try:
-        file.newPage(_SCALE * width, _SCALE * height)
-        file.width, file.height = width, height  # it clips paths there, before the matrix
-        file.output(_SCALE, 0, 0, _SCALE, 0, 0, pdf.Op.concat_matrix)
-        renderer = pdf.RendererPdf(file, _RESOLUTION, height, width)
-        figure.draw(renderer)
-        renderer.finalize()
-        file.finalize()
-    finally:
-        file.close()
-
-
-_SAVE: Final = {"svg": _save_svg, "png": _save_png, "pdf": _save_pdf}

@@ -17,7 +17,8 @@ _MOST: Final = 15
 _PAPERS_RULE: Final = "best on test: the paper's rule. It is chosen on the images it is reported on, and no estimate"
 
 
-def _result_table(evaluation: LinearEvaluation) -> ResultTable:
+def linear_eval_table(evaluation: LinearEvaluation) -> ResultTable:
+    """Return the table: what val chose, the best on test, and a row for every penalty, or for some of many."""
     results, chosen, best = evaluation.results, evaluation.chosen, evaluation.best_on_test
     step = _EVERY if len(results) > _MOST else 1
     shown = [each for number, each in enumerate(results) if number % step == 0 or each in (chosen, best)]
@@ -38,11 +39,6 @@ def _result_table(evaluation: LinearEvaluation) -> ResultTable:
 def _cells(result: PenaltyResult) -> list[str]:
     iterations = f"{result.iterations}" + ("" if result.converged else " (not converged)")
     return [f"{result.penalty:.3g}", format_measure(result.val, 2), format_measure(result.test, 2), iterations]
-
-
-def linear_eval_table(evaluation: LinearEvaluation) -> ResultTable:
-    """Return the table for the terminal."""
-    return _result_table(evaluation)
 
 
 def penalty_figure(evaluation: LinearEvaluation, *, width: float = style.WIDE) -> Figure:
@@ -80,7 +76,7 @@ def linear_eval_page(evaluation: LinearEvaluation, page: Page) -> Markup:
         evaluation=evaluation,
         finding=f"{finding}.",
         figure=page.figure("penalties", finding, columns, penalty_figure, evaluation),
-        table=_result_table(evaluation),
+        table=linear_eval_table(evaluation),
         class_rows=[
             (each.name, [each.present, format_measure(each.val), format_measure(each.test)])
             for each in sorted(evaluation.class_results, key=lambda each: -1 if each.val is None else each.val)

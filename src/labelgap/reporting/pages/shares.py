@@ -90,7 +90,8 @@ def label_budget_finding(methods: Mapping[str, LabelBudget]) -> str:
     )
 
 
-def _result_table(found: ShareComparison) -> ResultTable:
+def share_table(found: ShareComparison) -> ResultTable:
+    """Return the table: the metric of every method with each share of the training images."""
     columns = [f"{100 * share:g} %" for share in sorted({point.share for point in found.points})]
     rows = [
         ResultRow(name, [format_spread(100 * values, 1) for values in budget.value], apart=budget.extra_labels)
@@ -106,14 +107,9 @@ def _result_table(found: ShareComparison) -> ResultTable:
     return ResultTable(f"Fewer training images of {found.data}", columns, rows, notes)
 
 
-def share_table(found: ShareComparison) -> ResultTable:
-    """Return the table for the terminal."""
-    return _result_table(found)
-
-
 def shares_page(found: ShareComparison, page: Page) -> Markup:
     """Return the page."""
-    methods, table, figure = label_budget(found), _result_table(found), None
+    methods, table, figure = label_budget(found), share_table(found), None
     measured = {method: values for method, values in methods.items() if np.isfinite(values.value).any()}
     if measured:
         columns = {
