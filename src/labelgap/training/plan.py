@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -102,13 +102,6 @@ class TrainingRequest:
         check_rule(self.select)
         parse_trace(self.trace, entries=1)
         check_settings(self.given_settings())
-
-    def as_started(self, stored: RunConfig) -> TrainingRequest:
-        """Return the request with the choices of a run that were made by its data, which have changed since."""
-        same = isinstance(self.method, Loss) or self.method not in ("auto", stored.method)
-        method = (self.method, self.options) if same else (stored.method, stored.options)
-        select = stored.select if self.select == "auto" else self.select
-        return replace(self, method=method[0], options=method[1], select=select)
 
 
 @dataclass(frozen=True, eq=False)
