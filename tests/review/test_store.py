@@ -151,7 +151,7 @@ def test_classes_are_added_once_and_there_are_not_too_many(tmp_path: Path) -> No
     with closing(DecisionStore(tmp_path / FILE)) as store:
         for name, who in (("heron", "anna"), ("wren", "ben"), ("heron", "ben")):
             store.add_class(name, who)
-        assert [(each.name, each.reviewer) for each in store.classes()] == [("heron", "anna"), ("wren", "ben")]
+        assert store.classes() == ["heron", "wren"]
         with pytest.raises(RunError, match="class"):
             store.add_class("", "anna")
         for number in range(98):

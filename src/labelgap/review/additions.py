@@ -153,7 +153,7 @@ class AddedClassNames:
     def extend(self, candidates: Candidates) -> Candidates:
         """Return candidates with those of all added classes, if the data of one that is only read can be loaded."""
         with self.lock:
-            names = [each.name for each in self._store.classes()]
+            names = self._store.classes()
             ignored = (LabelGapError,) if self._store.read_only else ()
             with suppress(*ignored):
                 candidates = self._extend(candidates, names)
@@ -164,7 +164,7 @@ class AddedClassNames:
         """Add a class, and return its name; an ``InputError`` says why that is not possible."""
         with self.lock:
             data: Dataset = self._folder.data
-            added = [each.name for each in self._store.classes()]
+            added = self._store.classes()
             name = check_class_name(name, [*data.classes, *added], len(added), taken_names(data))
             images = len(self._images(candidates))
             if (len(added) + 1) * images > MAX_LABELS:

@@ -69,7 +69,7 @@ def _class_names(data: Dataset, path: Path, decided: set[str], spelling: dict[st
     """Return the names that the decided classes of a review have in the table; the first ``spelling`` counts."""
     names = {name: name for name in decided & {*data.classes}}
     others = sorted(decided - {*names})
-    added = {each.name for each in read_classes(path)} if others else set()
+    added = read_classes(path) if others else []
     for name in others:
         if name not in added:
             raise InputError(

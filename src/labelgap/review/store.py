@@ -132,14 +132,6 @@ def own_request(request_id: str) -> str:
     return _COPY.sub("", request_id)
 
 
-class AddedClass(NamedTuple):
-    """A class that a person added during a review."""
-
-    name: str
-    time: datetime
-    reviewer: str
-
-
 @dataclass(frozen=True)
 class DecisionOutcome:
     """What the store did with a decision or an undo."""
@@ -239,10 +231,9 @@ class DecisionStore:
                     raise RunError(f"a class cannot be added: its {field} is empty or too long.")
             self._connection.execute("INSERT OR IGNORE INTO classes VALUES (?, ?, ?)", (name, _now(), reviewer))
 
-    def classes(self) -> list[AddedClass]:
-        """Return the classes that people added, in order."""
-        rows = self._execute("SELECT name, time, reviewer FROM classes ORDER BY rowid")
-        return [AddedClass(name, datetime.fromisoformat(time), reviewer) for name, time, reviewer in rows]
+    def classes(self) -> list[str]:
+        """Return the names of the classes that people added, in order."""
+        return [name for (name,) in self._execute("SELECT name FROM classes ORDER BY rowid")]
 
     def _decide(self, decision: Decision, reviewer: str, client: str) -> DecisionOutcome:
         key, request_id = decision.key, decision.request_id
@@ -346,8 +337,8 @@ def read_decisions(path: str | Path) -> list[tuple[str, Revision]]:
     ]
 
 
-def read_classes(path: str | Path) -> list[AddedClass]:
-    """Return the classes that people added; the path is that of ``read_decisions``."""
+def read_classes(path: str | Path) -> list[str]:
+    """Return the names of the classes that people added; the path is that of ``read_decisions``."""
     with closing(DecisionStore(_file(path), read_only=True)) as store:
         return store.classes()
 
