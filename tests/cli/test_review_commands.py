@@ -14,7 +14,7 @@ from tests.cli.conftest import QUICK, Printed, Screen, call
 from tests.review.samples import TAGS, make_photos
 from tests.sample_photos import write_small_photos
 
-from labelgap.data import load_table
+from labelgap.data import load
 from labelgap.labels import Revision, Revisions
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, decisions, open_review_folder
@@ -84,7 +84,7 @@ def test_the_summary_tells_agreement(reviewed: Path, screen: Screen, snapshot: S
 def test_apply_writes_a_table_to_train_on(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
     assert screen("apply", "tags-review", "--out", "better.csv") == snapshot(name="one")
     assert Path("tags.csv").read_text() == TAGS
-    data = load_table("better.csv", "photos", duplicates="off")
+    data = load("better.csv", images="photos", duplicates="off")
     assert data.train.labels.to_dense()[0].tolist() == [PRESENT, PRESENT, ABSENT]
     assert screen.json("inspect", "better.csv", "--images", "photos")["whole"]["present"] == 6 + 2
     assert call(*DRAW, "--out", "other", "--summary") == 0
@@ -112,7 +112,7 @@ def test_revisions_takes_back_without_deleting(reviewed: Path, screen: Screen, s
 
 
 def test_revisions_of_a_method_are_listed_too(photos: Path, printed: Printed, screen: Screen) -> None:
-    data = load_table("tags.csv", "photos", duplicates="off")
+    data = load("tags.csv", images="photos", duplicates="off")
     recipe = {"name": "csv", "path": "tags.csv", "options": {"images": "photos", "duplicates": "off"}, "steps": []}
     names = {"method": "ll-cp", "why": None, "backbone": "small-cnn", "protocol": "linear", "select": "last"}
     numbers = {"epochs": 3, "lr": 0.1, "backbone_lr": 0.1, "batch_size": 4, "flip": False, "seed": 0, "trace": "off"}

@@ -17,7 +17,7 @@ from tests.review.http_client import ids, run_server
 from tests.review.samples import Row, decide, write_candidates
 from tests.sample_photos import write_small_photos
 
-from labelgap.data import load_table
+from labelgap.data import load
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.acceptance import AcceptedLabels, LikelyLabels, accept_class, measure_machine, most_wrong
@@ -97,7 +97,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     splits = ["val" if number == 0 else "train" for number in range(PHOTOS)]
     rows = [f"{name},{split},,,1" for name, split in zip(names, splits, strict=True)]
     Path("tags.csv").write_text("image,split,cat,dog,owl\n" + "\n".join(rows) + "\n")
-    data = load_table("tags.csv", "photos", duplicates="off")
+    data = load("tags.csv", images="photos", duplicates="off")
     recipe = {"name": "csv", "path": "tags.csv", "options": {"images": "photos", "duplicates": "off"}, "steps": []}
     about = {"method": "an", "why": None, "backbone": "small-cnn", "protocol": "linear", "select": "last", "epochs": 1}
     numbers = {"lr": 0.1, "backbone_lr": 0.1, "batch_size": 4, "flip": False, "seed": 0, "trace": "off"}
@@ -159,7 +159,7 @@ def test_what_the_page_asks_leads_to_labels_that_apply_writes(run: Path, capsys:
     told = applied("better.csv")
     (cat,) = (each for each in told["machine"] if each["class_name"] == "cat")
     assert cat["accepted"] == told["changed"]["machine"] == cat["size"] - answers and cat["bound"] >= PRECISION
-    labels = load_table("better.csv", "photos", duplicates="off").train.labels
+    labels = load("better.csv", images="photos", duplicates="off").train.labels
     assert labels.counts().present.tolist() == [cat["size"], 0, PHOTOS - 1]
     with Path("better.provenance.csv").open(newline="") as file:
         sources = [row["source"] for row in csv.DictReader(file)]

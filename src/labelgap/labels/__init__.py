@@ -8,8 +8,8 @@ from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_codes
 from labelgap.labels.io import SPLITS, TableFile, TableOptions
 from labelgap.labels.masking import paper_split
 from labelgap.labels.revisions import HUMAN_SOURCES, Revision, Revisions
-from labelgap.labels.sparse import LabelCounts
-from labelgap.labels.table import LabelTable, SoftLabels
+from labelgap.labels.sparse import LabelCounts, SoftLabels
+from labelgap.labels.table import LabelTable
 
 __all__ = [
     "ABSENT",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -164,12 +164,20 @@ def is_encodable(text: str) -> bool:
     return True
 
 
+class SoftLabels(NamedTuple):
+    """Evidence that is laid over unknown labels in training; what is known is never changed by it."""
+
+    target: NDArray[np.float32]  # (N, K) the probability that a label is present
+    weight: NDArray[np.float32]  # (N, K) from 0 to 1, how much of the cost of an unknown label it replaces
+
+
 class KnownLabels(ABC):
     """Known labels of N images and K classes in compressed rows, immutable; what can be read from them."""
 
     classes: tuple[str, ...]
     images: tuple[str, ...]
-    __slots__ = ("classes", "columns", "images", "starts", "values")
+    soft: SoftLabels | None
+    __slots__ = ("classes", "columns", "images", "soft", "starts", "values")
 
     def __init__(
         self,
@@ -178,7 +186,9 @@ class KnownLabels(ABC):
         values: NDArray[np.int8],
         classes: Sequence[str],
         images: Sequence[str] | None = None,
+        soft: SoftLabels | None = None,
     ) -> None:
+        self.soft = soft
         self.starts = np.array(starts, dtype=np.int64)  # copies: the caller may write to his arrays
         self.columns = np.array(columns, dtype=np.int32)
         self.values = np.array(values, dtype=np.int8)

@@ -16,6 +16,7 @@ from labelgap.labels.masking import Amount, check_draw, drop_mask, observe_mask
 from labelgap.labels.revisions import Revisions
 from labelgap.labels.sparse import (
     KnownLabels,
+    SoftLabels,
     as_indices,
     as_row_indices,
     check_size,
@@ -43,13 +44,6 @@ FILE_FORMATS: Final[dict[str, FileFormat]] = {}
 """What ``from_csv``, ``to_parquet`` and so on use; ``labelgap.labels.io``, one level up, registers its formats here."""
 
 
-class SoftLabels(NamedTuple):
-    """Evidence that is laid over unknown labels in training; what is known is never changed by it."""
-
-    target: NDArray[np.float32]  # (N, K) the probability that a label is present
-    weight: NDArray[np.float32]  # (N, K) from 0 to 1, how much of the cost of an unknown label it replaces
-
-
 class LabelTable(KnownLabels):
     """Labels of N images and K classes in three states: sparse, immutable.
 
@@ -57,20 +51,7 @@ class LabelTable(KnownLabels):
     unknown labels beside, if anything: ``with_soft`` adds it, and ``select`` alone keeps it.
     """
 
-    __slots__ = ("soft",)
-    soft: SoftLabels | None
-
-    def __init__(
-        self,
-        starts: NDArray[np.int64],
-        columns: NDArray[np.int32],
-        values: NDArray[np.int8],
-        classes: Sequence[str],
-        images: Sequence[str] | None = None,
-        soft: SoftLabels | None = None,
-    ) -> None:
-        super().__init__(starts, columns, values, classes, images)
-        self.soft = soft
+    __slots__ = ()
 
     @classmethod
     def from_entries(

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +26,10 @@ from labelgap.core.text import format_option, pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import count_labels, describe_splits
 from labelgap.data.images import FeatureVectors
-from labelgap.data.readers.common import DatasetLayout, RequiredFile
+from labelgap.data.readers.common import DatasetLayout, FileProblems, RequiredFile
 from labelgap.data.readers.features import feature_dataset
 from labelgap.data.readers.image_paths import refuse_url
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
-from labelgap.labels.io.table_file import ProblemList
 
 _QUOTED: Final = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _ESCAPED: Final = r"""\\['"]?+"""
@@ -44,8 +43,6 @@ _NUMERIC: Final = ("numeric", "real", "integer")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _MISSING: Final = math.nan
 _MAX_NUMBER: Final = 3.4028234663852886e38  # the largest number of single precision, which features have
-
-Report = Callable[[int, str], None]  # takes a problem: its line, and what is wrong there
 
 
 @dataclass(frozen=True)
@@ -107,14 +104,14 @@ class ArffFile:
         return np.asarray(table[:, list(columns)].toarray(), dtype=np.float32)
 
 
-def parse_arff(path: Path, file: TextIO, report: Report) -> ArffFile:
+def parse_arff(path: Path, file: TextIO, problems: FileProblems) -> ArffFile:
     """Parse a file, dense or sparse; rows with a problem are reported and left out.
 
     A column that a sparse row leaves out is 0, or the *first* of its nominal values; ``?`` is missing.
     """
     found = ArffFile(path)
     lines = _code_lines(file)
-    if not _parse_header(found, lines, report):
+    if not _parse_header(found, lines, problems):
         return found
     any_row = False
     for number, line in lines:
@@ -122,7 +119,7 @@ def parse_arff(path: Path, file: TextIO, report: Report) -> ArffFile:
         try:
             cells = _sparse_cells(line, found) if line.startswith("{") else _dense_cells(line, found)
         except ValueError as error:
-            report(number, str(error))
+            problems.add(path, str(error), number)
             continue
         for column, cell in cells:
             found.columns.append(column)
@@ -130,7 +127,7 @@ def parse_arff(path: Path, file: TextIO, report: Report) -> ArffFile:
         found.lines.append(number)
         found.ends.append(len(found.cells))
     if not any_row:
-        report(0, "there is no row after @data: is the file complete?")
+        problems.add(path, "there is no row after @data: is the file complete?")
     return found
 
 
@@ -151,7 +148,7 @@ def _code_lines(file: TextIO) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _parse_header(found: ArffFile, lines: Iterator[tuple[int, str]], report: Report) -> bool:
+def _parse_header(found: ArffFile, lines: Iterator[tuple[int, str]], problems: FileProblems) -> bool:
     good, last = True, 0
     seen: dict[str, int] = {}
     for number, line in lines:
@@ -159,7 +156,7 @@ def _parse_header(found: ArffFile, lines: Iterator[tuple[int, str]], report: Rep
         keyword = line.split(None, 1)[0].lower()
         if keyword == "@data":
             if not found.attributes:
-                report(number, "there is no @attribute before @data")
+                problems.add(found.path, "there is no @attribute before @data", number)
             return good and bool(found.attributes)
         if keyword == "@relation":
             found.relation, found.relation_line = unquote(line[len("@relation") :].strip()), number
@@ -170,9 +167,9 @@ def _parse_header(found: ArffFile, lines: Iterator[tuple[int, str]], report: Rep
                 raise ValueError(f"'{truncate_text(attribute.name)}' is declared again (first in line {first})")
             found.attributes.append(attribute)
         except ValueError as error:
-            report(number, str(error))
+            problems.add(found.path, str(error), number)
             good = False
-    report(last, "the file ends before @data: is it complete?")
+    problems.add(found.path, "the file ends before @data: is it complete?", last or None)
     return False
 
 
@@ -255,54 +252,54 @@ def labels_file(path: Path) -> Path | None:
     return named or (others[0] if len(others) == 1 else None)
 
 
-def find_labels(file: ArffFile, xml: Path | None, problems: ProblemList) -> tuple[list[int], list[Finding]]:
+def find_labels(file: ArffFile, xml: Path | None, problems: FileProblems) -> tuple[list[int], list[Finding]]:
     """Return the numbers of the attributes that are labels; empty, with problems, where that cannot be told.
 
     An XML of the file's name wins over MEKA's count, which may be older; where both exist, any other XML is of another
     table.
     """
-    place, stem = f"{file.path.name}, line {file.relation_line}", _STEM.sub("", file.path.stem)
-    match, width = _COUNT.search(file.relation), len(file.attributes)
+    stem, line, width = _STEM.sub("", file.path.stem), file.relation_line, len(file.attributes)
+    match = _COUNT.search(file.relation)
     count = int(match[1]) if match is not None else 0
     counted = list(range(width))[:count] if count > 0 else list(range(width))[count:]
     counted = counted if 0 < abs(count) <= width else []
-    found, used = ProblemList(file.path, unit=""), xml or labels_file(file.path)
-    named = [] if used is None else _read_names(used, file, found)
+    used = xml or labels_file(file.path)
+    named, wrong = ([], []) if used is None else _read_names(used, file)
     own = xml is not None or (used is not None and used.stem in (stem, file.path.stem))
-    if used is not None and (own or match is None or not found):
-        problems.add_all(found.found)
-        text = f"{place}: -C {count} counts other labels than {used.name} names: those of the XML are used"
-        return named, [Caution(text, "source")] if match is not None and named != counted else []
+    if used is not None and (own or match is None or not wrong):
+        for text in wrong:
+            problems.add(used, text)
+        text = f"-C {count} counts other labels than {used.name} names: those of the XML are used"
+        stale = match is not None and named != counted
+        return named, [Caution(f"{file.path.name}, line {line}: {text}", "source")] if stale else []
     if match is None:
         remedy = f"name Mulan's file (--xml {stem}.xml), or write MEKA's count into it: @relation '{stem}: -C 6'"
-        problems.append(f"{place}: nothing says which attributes are labels: {remedy}")
+        problems.add(file.path, f"nothing says which attributes are labels: {remedy}", line)
     elif not counted:
-        problems.append(f"{place}: -C {count} labels, and there are {width} attributes")
+        problems.add(file.path, f"-C {count} labels, and there are {width} attributes", line)
     return counted, []
 
 
-def _read_names(xml: Path, file: ArffFile, problems: ProblemList) -> list[int]:
-    """Return the attributes that an XML file names, in the order of the ARFF file."""
+def _read_names(xml: Path, file: ArffFile) -> tuple[list[int], list[str]]:
+    """Return the attributes that an XML file names, in the order of the ARFF file, and what is wrong with it."""
     number_of = {attribute.name: number for number, attribute in enumerate(file.attributes)}
     try:
         root = parse_xml(read_bytes(xml, limit=16 << 20))
     except (RunError, ValueError) as error:
-        problems.append(f"{xml.name} cannot be read ({truncate_text(str(error), 200)})")
-        return []
-    elements = [each for each in root.iter() if each.tag.rpartition("}")[2] == "label"]
-    found: set[int] = set()
-    for each in elements:
+        return [], [f"cannot be read ({truncate_text(str(error), 200)})"]
+    found, wrong = set[int](), list[str]()
+    for each in (each for each in root.iter() if each.tag.rpartition("}")[2] == "label"):
         name = each.get("name", "")
         name = name if name in number_of else unquote(name)
         if name not in number_of:
-            problems.append(f"{xml.name}: '{truncate_text(name)}' is no attribute of {file.path.name}")
+            wrong.append(f"'{truncate_text(name)}' is no attribute of {file.path.name}")
         elif number_of[name] in found:
-            problems.append(f"{xml.name}: the label '{truncate_text(name)}' is there twice")
+            wrong.append(f"the label '{truncate_text(name)}' is there twice")
         else:
             found.add(number_of[name])
-    if not elements:
-        problems.append(f"{xml.name} names no label: it is <labels> of <label name=…/>")
-    return sorted(found)
+    if not found and not wrong:
+        wrong = ["names no label: it is <labels> of <label name=…/>"]
+    return sorted(found), wrong
 
 
 def label_states(attribute: Attribute) -> list[int] | None:
@@ -347,7 +344,7 @@ def load_arff(
     beside = train.with_name(_TRAIN.sub("-test", train.stem) + train.suffix)
     if test is None and beside != train and beside.is_file():
         paths["test"] = beside
-    problems = ProblemList(Path(path), unit="")
+    problems = FileProblems(train.parent)
     files = {split: _parse_file(place, problems) for split, place in paths.items() if place is not None}
     problems.refuse()
     labels, findings = find_labels(files["train"], None if xml is None else Path(xml), problems)
@@ -382,20 +379,17 @@ def _describe_missing(path: Path) -> str:
     return f"{path} holds several tables ({names}): name one of them." if names else f"{path} holds no .arff file."
 
 
-def _parse_file(path: Path, problems: ProblemList) -> ArffFile:
-    def report(line: int, message: str) -> None:
-        problems.append(f"{path.name}{f', line {line}' if line else ''}: {message}")
-
+def _parse_file(path: Path, problems: FileProblems) -> ArffFile:
     try:
         check_ordinary(path)  # opening a pipe would wait for ever
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            return parse_arff(path, file, report)
+            return parse_arff(path, file, problems)
     except RunError as error:
-        report(0, str(error))
+        problems.add(path, str(error))
     return ArffFile(path)
 
 
-def _check(files: Mapping[str, ArffFile], labels: Sequence[int], used: Sequence[int], problems: ProblemList) -> None:
+def _check(files: Mapping[str, ArffFile], labels: Sequence[int], used: Sequence[int], problems: FileProblems) -> None:
     """Report attributes that differ between files, labels that are no states, and a table without features."""
     train = files["train"]
     for number in labels:
@@ -403,36 +397,35 @@ def _check(files: Mapping[str, ArffFile], labels: Sequence[int], used: Sequence[
         if label_states(attribute) is None:
             values = truncate_text(", ".join(attribute.values) or attribute.kind, 80)
             rule = "a label has the values 0 and 1 (or false and true, no and yes)"
-            where = f"{train.path.name}, line {attribute.line}"
-            problems.append(f"{where}: the label '{truncate_text(attribute.name)}' is {values}: {rule}")
+            text = f"the label '{truncate_text(attribute.name)}' is {values}: {rule}"
+            problems.add(train.path, text, attribute.line)
     for file in files.values():
         if file.attributes != train.attributes:
-            problems.append(_describe_difference(file, train))
+            _report_difference(file, train, problems)
             continue
         numeric = [number for number in labels if train.attributes[number].kind == "numeric"]
         cells = file.dense(numeric)
         for row, column in np.argwhere(~np.isnan(cells) & (cells != 0) & (cells != 1)).tolist():
-            place, name = f"{file.path.name}, line {file.lines[row]}", train.attributes[numeric[column]].name
-            problems.append(f"{place}: {cells[row, column]:g} under {truncate_text(name)}: a label is 0 or 1")
+            name = truncate_text(train.attributes[numeric[column]].name)
+            problems.add(file.path, f"{cells[row, column]:g} under {name}: a label is 0 or 1", file.lines[row])
     features = [train.attributes[number] for number in used]
     if not features or not labels:
-        problems.append(
-            f"{train.path.name}: text and what is left out aside, it has no {'label' if features else 'feature'}"
-        )
+        lacking = "label" if features else "feature"
+        problems.add(train.path, f"text and what is left out aside, it has no {lacking}")
     width = sum(len(each.values) if len(each.values) > 2 else 1 for each in features)
     size = 4 * width * max(len(file.lines) for file in files.values())
     if size > _MAX_BYTES:
-        problems.append(f"{train.path.name}: its features would take {size / 2**30:.0f} GiB of memory")
+        problems.add(train.path, f"its features would take {size / 2**30:.0f} GiB of memory")
 
 
-def _describe_difference(file: ArffFile, train: ArffFile) -> str:
+def _report_difference(file: ArffFile, train: ArffFile, problems: FileProblems) -> None:
     for one, other in zip(file.attributes, train.attributes, strict=False):
         if one != other:
             here, there = (f"'{truncate_text(each.name)}' ({each.kind})" for each in (one, other))
-            where = f"{file.path.name}, line {one.line}: {here}, where line {other.line} of {train.path.name}"
-            return f"{where} has {there}, or other values of it"
+            text = f"{here}, where line {other.line} of {train.path.name} has {there}, or other values of it"
+            return problems.add(file.path, text, one.line)
     counts = f"{len(file.attributes)} attributes, and {train.path.name} {len(train.attributes)}"
-    return f"{file.path.name}: it has {counts}"
+    return problems.add(file.path, f"it has {counts}")
 
 
 def _dataset(

@@ -19,14 +19,13 @@ import numpy as np
 from labelgap.core.errors import InputError, ProblemsError, describe_missing_path
 from labelgap.core.findings import Note
 from labelgap.core.text import pluralize, truncate_text
-from labelgap.data.dataset import Dataset, Split
+from labelgap.data.dataset import Dataset
 from labelgap.data.findings import LeaksAllowed, count_labels
 from labelgap.data.images import FileImages, path_inside
-from labelgap.data.readers.common import DatasetLayout, RequiredFile
+from labelgap.data.readers.common import DatasetLayout, FileProblems, RequiredFile
 from labelgap.data.readers.image_paths import is_file, refuse_url
-from labelgap.data.readers.table import image_folder, join_tables
+from labelgap.data.readers.table import image_folder, join_tables, split_images
 from labelgap.data.scanning import DuplicatePairs
-from labelgap.data.split import assign_splits
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.dialect import open_text, split_records
 from labelgap.labels.io.formats import read_csv
@@ -89,7 +88,7 @@ def load_chexpert(
         classes=classes, ignore_columns=ignore_columns, rename=names, minus_one=_STATES[uncertain or "unknown"]
     )
     finder = _ImageFinder(file, images)
-    problems = ProblemList(file.parent, unit="")
+    problems = FileProblems(file.parent)
     if mimic:
         tables = {"train": _read(file, options, problems)}
         problems.refuse()
@@ -138,7 +137,7 @@ def _has_header(path: Path) -> bool:
         return False
 
 
-def _read(path: Path, options: TableOptions, problems: ProblemList, finder: _ImageFinder | None = None) -> TableFile:
+def _read(path: Path, options: TableOptions, problems: FileProblems, finder: _ImageFinder | None = None) -> TableFile:
     """Read a table; facts about the images are no observations. An empty one, with problems, where it is wrong."""
     header = [name for cells in _first_rows(path, 1) for name in cells]
     ignored = [name for name in header if name in _FACTS or name in options.ignore_columns]
@@ -148,7 +147,7 @@ def _read(path: Path, options: TableOptions, problems: ProblemList, finder: _Ima
         return read_csv(path, options, encoding="utf-8", delimiter=",", check_image=check)
     except ProblemsError as error:
         for problem in error.problems:
-            problems.append(f"{path.name}, line {problem.line}: {problem.message}")
+            problems.add(path, problem.message, problem.line)
     nothing = LabelTable.from_dense(np.empty((0, 0), dtype=np.int8))
     return TableFile(path, nothing, None, None, np.empty(0, dtype=np.int64), ())
 
@@ -163,7 +162,7 @@ def _read_splits(
     given: Mapping[str, str | os.PathLike[str] | None],
     options: TableOptions,
     finder: _ImageFinder,
-    problems: ProblemList,
+    problems: FileProblems,
 ) -> dict[str, TableFile]:
     paths = {"train": file}
     for split, name in (("val", "valid.csv"), ("test", "test.csv")):
@@ -176,15 +175,15 @@ def _read_splits(
     for split, table in tables.items():
         for name in sorted({*ours} ^ {*table.table.classes}) if ours and table.table.classes else ():
             what = "has no column" if name in ours else "has a column that train has not:"
-            problems.append(f"{paths[split].name}, line 1: it {what} '{truncate_text(name)}'")
+            problems.add(paths[split], f"it {what} '{truncate_text(name)}'", 1)
     return tables
 
 
-def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemList) -> tuple[TableFile, list[Note]]:
+def _join_studies(studies: TableFile, finder: _ImageFinder, problems: FileProblems) -> tuple[TableFile, list[Note]]:
     """Give MIMIC-CXR's observations of studies to the images that its table of splits names."""
     place = studies.path.with_name(f"{MIMIC_PREFIX}split.csv")
     if not place.is_file():
-        problems.append(f"{place.name} {'is not a file' if place.exists() else 'does not exist'}")
+        problems.add(place, "is not a file" if place.exists() else "does not exist")
         problems.refuse()
     row_of = {study: row for row, study in enumerate(studies.table.images)}
     subjects = studies.groups or ()
@@ -213,9 +212,9 @@ def _join_studies(studies: TableFile, finder: _ImageFinder, problems: ProblemLis
                 splits.append(_MIMIC_SPLITS[split])
                 rows.append(labeled)
     for each in own.found:
-        problems.append(f"{place.name}, line {each.line}: {each.message}")
+        problems.add(place, each.message, each.line)
     if not finder.checked and not len(problems):
-        problems.append(f"{place.name} names no image of a study of {studies.path.name}")
+        problems.add(place, f"names no image of a study of {studies.path.name}")
     used = len({*rows})
     note = (
         f"an image has the labels of its study ({used:,} studies); {total - len(rows):,} images without labels and "
@@ -283,17 +282,12 @@ def _dataset(file: Path, rows: TableFile, finder: _ImageFinder, notes: Sequence[
     given = rows.splits if rows.splits and len({*rows.splits}) > 1 else None
     sources = rows.sources or (rows.path,) * len(labels)
     grouped = replace(rows, splits=given, groups=patients, sources=sources)
-    parts, groups, split_findings = assign_splits(grouped, DuplicatePairs.of([], exact=True), allow_leaks)
-    together = "" if any(isinstance(each, LeaksAllowed) for each in split_findings) else ", each in one split or fold"
     files = FileImages(finder.folder, labels.images, [finder.place(image) for image in labels.images])
-    made = {
-        name: Split(name, files.select(members), labels.select(members), groups=groups[members])
-        for name, members in parts.items()
-        if len(members)
-    }
+    parts, split_findings = split_images(grouped, files, DuplicatePairs.of([], exact=True), allow_leaks)
+    together = "" if any(isinstance(each, LeaksAllowed) for each in split_findings) else ", each in one split or fold"
     counted = Note(f"{pluralize(len({*patients} - {''}), 'patient')}{together}", "split")
     findings = (*notes, count_labels([labels]), counted, *split_findings)
-    return Dataset.of(file.parent.resolve().name, made, findings)
+    return Dataset.of(file.parent.resolve().name, parts, findings)
 
 
 CHEXPERT_LAYOUT: Final = DatasetLayout(

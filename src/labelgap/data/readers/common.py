@@ -131,10 +131,10 @@ class FileProblems:
     def __len__(self) -> int:
         return len(self._problems)
 
-    def add(self, file: Path, message: str, line: int | None = None) -> None:
-        """Add a problem of a file, or of a line of it."""
-        where = "" if line is None else f", line {line:,}"
-        self._problems.append(f"{shown_path(self.root, file)}{where}: {message}")
+    def add(self, file: Path, message: str, line: int | str | None = None) -> None:
+        """Add a problem of a file, or of a line of it; a text in place of a number names the row, for example."""
+        where = "" if line is None else f", line {line:,}" if isinstance(line, int) else f", {line}"
+        self._problems.add(len(self), f"{shown_path(self.root, file)}{where}: {message}")
 
     def add_images(self, found: Iterable[tuple[Path, str]], hint: str) -> None:
         """Add problems of images, however many they are; ``hint`` is the end of the error's first line."""

@@ -18,12 +18,13 @@ from labelgap.core.errors import InputError, suggest_path
 from labelgap.core.files import file_digest
 from labelgap.core.findings import Note
 from labelgap.data.dataset import Dataset
+from labelgap.data.readers.common import FileProblems
 from labelgap.data.readers.image_paths import is_image_name, refuse_url
 from labelgap.data.readers.table import ImageOptions, build_dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.io.classes import similar_class_names
 from labelgap.labels.io.parse import image_name_problem
-from labelgap.labels.io.table_file import SPLIT_NAMES, ProblemList, TableFile
+from labelgap.labels.io.table_file import SPLIT_NAMES, TableFile
 
 _SUFFIXES_SHOWN: Final = 3
 
@@ -71,10 +72,10 @@ def load_folder(
     if not tags or not any(image.tags for image in found):
         raise InputError(f"{root}: no folder in it holds images; each tag needs a folder with photos, e.g. {root}/dog.")
     images = [image.file for image in found]
-    problems = ProblemList(root, unit="")
-    for row, name in enumerate(images):
+    problems = FileProblems(root)
+    for name in images:
         if (problem := image_name_problem(name)) is not None:
-            problems.add(row, problem)
+            problems.add(root, problem)
     problems.refuse()
     table = LabelTable.from_lists([image.tags for image in found], classes=tags, images=images, unlisted=unlisted)
     splits = None if found[0].split is None else tuple(str(image.split) for image in found)

@@ -39,12 +39,12 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.decoding import EncodedImage
 from labelgap.data.findings import count_labels, describe_splits
 from labelgap.data.images import DigestedImages, path_inside
-from labelgap.data.readers.common import DatasetLayout, RequiredFile, find_root
+from labelgap.data.readers.common import DatasetLayout, FileProblems, RequiredFile, find_root
 from labelgap.data.readers.image_paths import is_file
 from labelgap.data.readers.table import image_folder
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.parse import image_name_problem, is_no_class
-from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, ProblemList, check_choice
+from labelgap.labels.io.table_file import SPLIT_NAMES, SPLITS, check_choice
 
 _PARQUET: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?\.parquet")
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"  # the last bytes of a complete Arrow stream
@@ -154,7 +154,7 @@ def find_huggingface(path: Path) -> Path | None:
     return path if saved or _parquet_files(path) else None
 
 
-def find_files(root: Path, problems: ProblemList) -> list[SplitFiles]:
+def find_files(root: Path, problems: FileProblems) -> list[SplitFiles]:
     """Return the files of every split; what is missing is added to the problems.
 
     ``DatasetDict.save_to_disk``: ``dataset_dict.json``, and a folder per split. ``Dataset.save_to_disk``:
@@ -163,32 +163,29 @@ def find_files(root: Path, problems: ProblemList) -> list[SplitFiles]:
     themselves.
     """
     if (root / "dataset_dict.json").is_file():
-        saved = _read_json(root, "dataset_dict.json", _Dict, problems)
-        return [_saved_split(root, name, problems) for name in saved.splits] if saved else []
+        saved = _read_json(root / "dataset_dict.json", _Dict, problems)
+        return [_saved_split(root / name, name, problems) for name in saved.splits] if saved else []
     return [_saved_split(root, "", problems)] if (root / "state.json").is_file() else _parquet_splits(root, problems)
 
 
-def _read_json(root: Path, name: str, model: type[M], problems: ProblemList) -> M | None:
+def _read_json(path: Path, model: type[M], problems: FileProblems) -> M | None:
     try:
-        if is_file(root / name):
-            return read_json(root / name, model)
-        problems.append(f"{truncate_text(name)} does not exist")
+        return read_json(path, model)
     except RunError as error:
-        problems.append(truncate_text(f"{name} cannot be read ({error})", 300))
+        problems.add(path, truncate_text(str(error), 300))
     return None
 
 
-def _saved_split(root: Path, name: str, problems: ProblemList) -> SplitFiles:
+def _saved_split(folder: Path, name: str, problems: FileProblems) -> SplitFiles:
     """Return what ``Dataset.save_to_disk`` wrote into the folder of a split, or into the root itself."""
-    shown = f"{name}/" if name else ""
-    state = _read_json(root, f"{shown}state.json", _State, problems)
-    info = _read_json(root, f"{shown}dataset_info.json", _Info, problems)
+    state = _read_json(folder / "state.json", _State, problems)
+    info = _read_json(folder / "dataset_info.json", _Info, problems)
     if state is not None and state.indices:
-        problems.append(f"{shown}state.json: saved by an old version, with rows in another order; save again")
-    files = tuple(root / name / each.filename for each in (state.data_files if state else ()))
+        problems.add(folder / "state.json", "saved by an old version, with rows in another order; save again")
+    files = tuple(folder / each.filename for each in (state.data_files if state else ()))
     for file in files:
         if not is_file(file):
-            problems.append(f"{shown}{truncate_text(file.name)} does not exist")
+            problems.add(file, "does not exist")
     return SplitFiles(name, files, (info.features if info else None) or {})
 
 
@@ -203,14 +200,14 @@ def _parquet_files(root: Path) -> list[tuple[str, int, int, Path]]:
     return []
 
 
-def _parquet_splits(root: Path, problems: ProblemList) -> list[SplitFiles]:
+def _parquet_splits(root: Path, problems: FileProblems) -> list[SplitFiles]:
     splits = []
     for name, group in groupby(_parquet_files(root), key=lambda each: each[0]):
         _, numbers, counts, files = zip(*group, strict=True)
         if len({*counts}) > 1 or len({*numbers}) < len(numbers):
-            problems.append(f"{name}-*.parquet: files of several versions are there; keep those of one")
+            problems.add(files[0], "beside it are files of another version; keep those of one")
         for number in sorted({*range(counts[0])} - {*numbers})[:100]:
-            problems.append(f"{name}-{number:05d}-of-{counts[0]:05d}.parquet does not exist")
+            problems.add(files[0].with_name(f"{name}-{number:05d}-of-{counts[0]:05d}.parquet"), "does not exist")
         splits.append(SplitFiles(name, files, {}))
     return splits
 
@@ -240,7 +237,7 @@ def choose_columns(split: SplitFiles, ignored: Sequence[str]) -> LabelColumns:
     schema = schemas[0]
     for file, other in zip(split.files, schemas, strict=True):
         if other.names != schema.names or other.types != schema.types:
-            raise InputError(f"{file} has other columns than {split.files[0].name}.")
+            raise InputError(f"{file.name} has other columns")
     try:
         features = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
     except (ValueError, KeyError, TypeError):
@@ -253,19 +250,19 @@ def choose_columns(split: SplitFiles, ignored: Sequence[str]) -> LabelColumns:
     states = [name for name in left if _is_state(schema.field(name).type)]
     vectors = [name for name in left if _is_list(kind := schema.field(name).type) and _is_state(kind.value_type)]
     vectors = [] if lists else vectors
-    place, several = f"{split.files[0].name}: it has", "--ignore-columns leaves some out"
     if not images:
-        raise InputError(f"{place} no column of images ({{bytes, path}}), only {_join(schema.names)}.")
+        raise InputError(f"it has no column of images ({{bytes, path}}), only {_join(schema.names)}")
     for what, candidates in (("images", images), ("classes", [*lists]), ("states", vectors)):
         if len(candidates) > 1:
-            raise InputError(f"{place} several columns of {what} ({_join(candidates)}): {several}.")
+            several = f"several columns of {what} ({_join(candidates)})"
+            raise InputError(f"it has {several}: --ignore-columns leaves some out")
     label, names = next(iter(lists.items()), ("", ()))
     if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise InputError(f"{place} a column '{label}' with the class '{truncate_text(repeated[0])}' twice.")
+        raise InputError(f"it has a column '{label}' with the class '{truncate_text(repeated[0])}' twice")
     if not lists and not vectors and not states:
         raise InputError(
-            f"{place} no column of labels: lists of ClassLabel, of names or of states, or a column of bool or int per "
-            f"class; only {_join(schema.names)}."
+            "it has no column of labels: lists of ClassLabel, of names or of states, or a column of bool or int per "
+            f"class; only {_join(schema.names)}"
         )
     chosen = (label,) if lists else tuple(vectors or states)
     rest = tuple(name for name in left if name not in (*images, *chosen))
@@ -391,7 +388,7 @@ class SplitRows:
 class RowReader:
     """Reads the rows of all splits, and collects their problems."""
 
-    def __init__(self, folder: Path, columns: LabelColumns, problems: ProblemList) -> None:
+    def __init__(self, folder: Path, columns: LabelColumns, problems: FileProblems) -> None:
         self.folder, self.columns, self.problems = folder, columns, problems
         self.files: list[Path] = []
         self.width = 0  # of vectors
@@ -413,13 +410,13 @@ class RowReader:
                         self._read_states(place, batch, rows)
                     self._read_images(place, number, batch.column(self.columns.image), rows)
             except RunError as error:
-                self.problems.append(str(error).rstrip("."))
+                self.problems.add(file, str(error))
         if not rows.images:
-            self.problems.append(f"{rows.name} has no rows")
+            self.problems.add(self.files[-1], f"{rows.name} has no rows")
         return rows
 
     def _report(self, row: int, message: str) -> None:
-        self.problems.append(f"{self.files[-1].name}, row {row}: {message}")
+        self.problems.add(self.files[-1], message, f"row {row}")
 
     def _read_states(self, first: int, batch: pa.RecordBatch, rows: SplitRows) -> None:
         states = np.stack([column_states(batch.column(name)) for name in self.columns.labels], axis=1)
@@ -516,12 +513,11 @@ def load_huggingface(
     """
     check_choice("unlisted", unlisted, ("unknown", "absent"))
     root = find_root(Path(path), HUGGINGFACE_LAYOUT)
-    problems = ProblemList(root, unit="")
+    problems = FileProblems(root)
     found = find_files(root, problems)
     problems.refuse()
     splits, left_out = _name_splits(root, found)
     columns = _choose(splits, ignore_columns, problems)
-    problems.refuse()
     if unlisted != "unknown" and not columns.lists:
         raise InputError(f"{root}: --unlisted is for lists; this data set has a column per class.")
     reader = RowReader(image_folder(root / "_", images), columns, problems)
@@ -591,15 +587,15 @@ def _name_splits(root: Path, found: Sequence[SplitFiles]) -> tuple[dict[str, Spl
     return {name: splits[name] for name in SPLITS if name in splits}, [Note(left_out, "split")] if others else []
 
 
-def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: ProblemList) -> LabelColumns:
+def _choose(splits: Mapping[str, SplitFiles], ignored: Sequence[str], problems: FileProblems) -> LabelColumns:
     chosen: dict[str, LabelColumns] = {}
     for name, split in splits.items():
         try:
             chosen[name] = choose_columns(split, ignored)
             if chosen[name] != chosen.get("train", chosen[name]):
-                raise InputError(f"{split.files[0].name} ({split.name}) has other columns or classes than train")
+                raise InputError("it has other columns or classes than train")
         except LabelGapError as error:
-            problems.append(str(error).rstrip("."))
+            problems.add(split.files[0], str(error))
     problems.refuse()
     return chosen["train"]
 

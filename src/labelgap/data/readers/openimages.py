@@ -517,7 +517,7 @@ def _edges(columns: Mapping[str, CsvColumn]) -> NDArray[np.float64]:
 
 def _end_after_begin(columns: Mapping[str, CsvColumn]) -> NDArray[np.bool_]:
     edges = _edges(columns)
-    return np.asarray((edges[:, 2:] >= edges[:, :2]).all(axis=1))
+    return np.asarray(~(edges[:, 2:] < edges[:, :2]).any(axis=1))  # what is no number is told for itself
 
 
 def _pixels(shares: NDArray[np.float64], rows: NDArray[np.int64], images: FileImages) -> NDArray[np.float64]:

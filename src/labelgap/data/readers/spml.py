@@ -21,12 +21,11 @@ from labelgap.core.stored import read_arrays
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FileImages
-from labelgap.data.readers.common import DatasetLayout, RequiredFile, find_root, from_official_splits
+from labelgap.data.readers.common import DatasetLayout, FileProblems, RequiredFile, find_root, from_official_splits
 from labelgap.data.readers.image_paths import ImageFinder
 from labelgap.data.readers.table import image_folder
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.labels.io.parse import image_name_problem
-from labelgap.labels.io.table_file import ProblemList
 
 _NEEDED: Final = ("train_images", "train_labels", "train_labels_obs", "val_images", "val_labels")
 _ROWS_SHOWN: Final = 20
@@ -50,7 +49,7 @@ def load_spml(
         classes: the names of the columns in their order, since the arrays have none; their numbers when not given.
     """
     folder = find_root(Path(path), SPML_LAYOUT)
-    problems = ProblemList(folder, unit="")
+    problems = FileProblems(folder)
     arrays = _read_arrays(folder, problems)
     finder = ImageFinder(image_folder(folder / "_", images))
     names = {name: _names(arrays[f"{name}_images"], f"{name}_images", finder, problems) for name in ("train", "val")}
@@ -58,7 +57,7 @@ def load_spml(
         _check_labels(arrays, name, len(names[name]), problems)
     width, other = (arrays[f"{name}_labels"].shape[1] for name in ("train", "val"))
     if width != other:
-        problems.append(f"formatted_train_labels.npy has {width} columns, and formatted_val_labels.npy {other}")
+        problems.add(_file(folder, "train_labels"), f"{width} columns, and formatted_val_labels.npy has {other}")
     if finder.checked and finder.missing == finder.checked:
         raise InputError(
             f"{folder}: none of its {finder.checked:,} images is in {finder.folder}, e.g. {next(iter(finder.lines))}. "
@@ -80,7 +79,7 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"formatted_{name}.npy"
 
 
-def _read_arrays(folder: Path, problems: ProblemList) -> dict[str, NDArray[Any]]:
+def _read_arrays(folder: Path, problems: FileProblems) -> dict[str, NDArray[Any]]:
     """Read all arrays; what is missing, damaged or not of one length is one error."""
     arrays: dict[str, NDArray[Any]] = {}
     for name in (*_NEEDED, "val_labels_obs"):
@@ -90,22 +89,22 @@ def _read_arrays(folder: Path, problems: ProblemList) -> dict[str, NDArray[Any]]
         try:
             arrays[name] = read_arrays(file)["array"]
         except KeyError:
-            problems.add(0, f"{file.name} is an archive of arrays (npz); it is one array, as numpy.save writes it")
+            problems.add(file, "is an archive of arrays (npz); it is one array, as numpy.save writes it")
         except RunError as error:
             kind = "str" if name.endswith("images") else "float"
             remedy = f" {_OBJECTS.replace('FILE', file.name).replace('KIND', kind)}" if "objects" in str(error) else ""
-            problems.append(f"{str(error).replace(f'{folder}{os.sep}', '').rstrip('.')}.{remedy}")
+            problems.add(file, f"{str(error).rstrip('.')}.{remedy}")
     problems.refuse()
     for name, array in arrays.items():
         kinds, dimensions = ("US", 1) if name.endswith("images") else ("iufb", 2)
         if array.ndim != dimensions or array.dtype.kind not in kinds or not array.size:
             what = "a list of names" if dimensions == 1 else "a matrix of numbers, a row per image"
-            problems.add(0, f"formatted_{name}.npy has the shape {array.shape} of {array.dtype}: it is {what}")
+            problems.add(_file(folder, name), f"has the shape {array.shape} of {array.dtype}: it is {what}")
     problems.refuse()
     return arrays
 
 
-def _names(array: NDArray[Any], what: str, finder: ImageFinder, problems: ProblemList) -> list[str]:
+def _names(array: NDArray[Any], what: str, finder: ImageFinder, problems: FileProblems) -> list[str]:
     names = [each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each) for each in array.tolist()]
     for row, name in enumerate(names):
         if name in finder.lines:
@@ -115,37 +114,37 @@ def _names(array: NDArray[Any], what: str, finder: ImageFinder, problems: Proble
             finder.source = Path(what)
             problem = image_name_problem(name) or finder(name, row)
         if problem is not None:
-            problems.append(f"formatted_{what}.npy, row {row}: {problem}")
+            problems.add(_file(problems.root, what), problem, f"row {row}")
     return names
 
 
-def _check_labels(arrays: Mapping[str, NDArray[Any]], name: str, count: int, problems: ProblemList) -> None:
+def _check_labels(arrays: Mapping[str, NDArray[Any]], name: str, count: int, problems: FileProblems) -> None:
     """Report labels of another shape than the images, cells that are no state, and observations that are not true."""
     truth, observed = arrays[f"{name}_labels"], arrays.get(f"{name}_labels_obs")
-    what = f"formatted_{name}_labels.npy"
+    file = _file(problems.root, f"{name}_labels")
     if len(truth) != count:
-        problems.add(0, f"{what} has {pluralize(len(truth), 'row')}, and formatted_{name}_images.npy {count:,}")
+        problems.add(file, f"{pluralize(len(truth), 'row')}, and formatted_{name}_images.npy has {count:,}")
         return
-    _report(what, (truth != PRESENT) & (truth != ABSENT), truth, "a label is 1 or 0", problems)
+    _report(file, (truth != PRESENT) & (truth != ABSENT), truth, "a label is 1 or 0", problems)
     if observed is None:
         return
-    what = f"formatted_{name}_labels_obs.npy"
+    file = _file(problems.root, f"{name}_labels_obs")
     if observed.shape != truth.shape:
-        problems.add(0, f"{what} has the shape {observed.shape}, and the labels {truth.shape}")
+        problems.add(file, f"has the shape {observed.shape}, and the labels {truth.shape}")
         return
     codes = _observed_codes(observed)
     known = codes != UNKNOWN
     stated = "an observed label is 1 (present), 0 (unknown) or -1 (absent)"
-    _report(what, ~np.isin(observed, (PRESENT, 0, -1)), observed, stated, problems)
-    _report(what, known & (codes != truth), observed, "the full labels say something else", problems)
+    _report(file, ~np.isin(observed, (PRESENT, 0, -1)), observed, stated, problems)
+    _report(file, known & (codes != truth), observed, "the full labels say something else", problems)
 
 
-def _report(what: str, wrong: NDArray[np.bool_], cells: NDArray[Any], rule: str, problems: ProblemList) -> None:
+def _report(file: Path, wrong: NDArray[np.bool_], cells: NDArray[Any], rule: str, problems: FileProblems) -> None:
     places = np.argwhere(wrong)
     for row, column in places[:_ROWS_SHOWN].tolist():
-        problems.append(f"{what}, row {row}, column {column}: {cells[row, column]}: {rule}")
+        problems.add(file, f"{cells[row, column]}: {rule}", f"row {row}, column {column}")
     if len(places) > _ROWS_SHOWN:
-        problems.append(f"{what}: {len(places):,} such cells in all")
+        problems.add(file, f"{len(places):,} such cells in all")
 
 
 def _observed_codes(observed: NDArray[Any]) -> NDArray[np.int8]:

@@ -20,7 +20,7 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.findings import ImagesSkipped, count_labels
 from labelgap.data.images import FileImages, path_inside
 from labelgap.data.readers.image_paths import ImageFinder, images_below, refuse_url
-from labelgap.data.scanning import find_duplicates, scan_images
+from labelgap.data.scanning import DuplicatePairs, find_duplicates, scan_images
 from labelgap.data.split import assign_splits
 from labelgap.labels import LabelTable
 from labelgap.labels.io.formats import RawTable, open_csv, open_parquet_table, parse_table, read_csv, read_parquet
@@ -61,16 +61,7 @@ def read_image_table(
     except ProblemsError as error:
         if not finder.checked:
             raise
-        outcome = "nothing was trained"
-        all_missing = finder.missing == finder.checked
-        if all_missing:
-            outcome += f". None of its images is in {folder}: where are they? (--images DIR)"
-        problems = [*error.problems, *_unreadable_images(folder, finder)]
-        fixable = error.fixable and not all_missing
-        whole = ProblemsError(source, problems, outcome, unit=error.unit, fixable=fixable)
-        for note in getattr(error, "__notes__", ()):
-            whole.add_note(note)
-        raise whole from None
+        raise _with_images(error, source, finder, "nothing was trained") from None
     return build_dataset(file, folder, finder.files, finder.skipped, options, finder.findings())
 
 
@@ -86,6 +77,20 @@ def image_folder(path: str | os.PathLike[str], images: str | os.PathLike[str] | 
         rule = "images is the folder that the names under 'image' are relative to."
         raise InputError(f"{folder} {what}: {rule}{suggest_path(folder)}")
     return folder
+
+
+def _with_images(
+    error: ProblemsError, source: Path, finder: ImageFinder, outcome: str, more: Sequence[Problem] = ()
+) -> ProblemsError:
+    """Return the error of a table with the problems of its images."""
+    all_missing = 0 < finder.missing == finder.checked
+    if all_missing:
+        outcome += f". None of its images is in {finder.folder}: where are they? (--images DIR)"
+    problems = [*error.problems, *more, *_unreadable_images(finder.folder, finder)]
+    whole = ProblemsError(source, problems, outcome, unit=error.unit, fixable=error.fixable and not all_missing)
+    for note in getattr(error, "__notes__", ()):
+        whole.add_note(note)
+    return whole
 
 
 def _unreadable_images(folder: Path, finder: ImageFinder) -> list[Problem]:
@@ -186,11 +191,7 @@ class NewImages:
             opened = open_table(path, {**options, "encoding": None, "delimiter": None})  # its own
             return parse_table(opened, TableOptions.of(options), self._check, allow_unlabeled=True)
         except ProblemsError as error:
-            found, outcome = self._finder, "nothing was added"
-            if found.missing and found.missing == found.checked:
-                outcome += f". None of its images is in {found.folder}: where are they? (--images DIR)"
-            problems = [*error.problems, *self._known, *_unreadable_images(found.folder, found)]
-            raise ProblemsError(path, problems, outcome, unit=error.unit) from None
+            raise _with_images(error, path, self._finder, "nothing was added", self._known) from None
 
     def _check(self, image: str, line: int) -> str | None:
         problem = self._finder(image, line)
@@ -262,15 +263,21 @@ def build_dataset(
         findings = (*findings, ImagesSkipped(tuple(file.table.images[row] for row in sorted(invalid))))
     if len(good) < len(file.table):
         file = _select(file, good)
-    rows, together, split_findings = assign_splits(file, pairs, options.allow_leaks)
-    table = file.table
-    parts = {
-        name: Split(name, images.select(members), table.select(members), groups=together[members])
-        for name, members in rows.items()
-        if len(members)
-    }
-    all_findings = (*file.findings, count_labels([table]), *findings, *split_findings)
+    parts, split_findings = split_images(file, images, pairs, options.allow_leaks)
+    all_findings = (*file.findings, count_labels([file.table]), *findings, *split_findings)
     return Dataset.of(file.path.name, parts, all_findings, revisions=file.revisions)
+
+
+def split_images(
+    file: TableFile, images: FileImages, pairs: DuplicatePairs, allow_leaks: bool
+) -> tuple[dict[str, Split], list[Finding]]:
+    """Return the splits of a table that have images, and what is to be known of them."""
+    rows, together, findings = assign_splits(file, pairs, allow_leaks)
+    parts = {name: members for name, members in rows.items() if len(members)}
+    return {
+        name: Split(name, images.select(members), file.table.select(members), groups=together[members])
+        for name, members in parts.items()
+    }, findings
 
 
 def load_table(

@@ -24,7 +24,7 @@ from pyarrow import csv as arrow_csv
 
 from labelgap.core.errors import InputError, LabelGapError, UnknownNameError, describe_missing_path
 from labelgap.core.files import atomic_path
-from labelgap.core.findings import Finding, Note
+from labelgap.core.findings import Note
 from labelgap.core.stored import READ_ERRORS, column_values, parse_json
 from labelgap.core.text import quote_formula, truncate_text, unquote_formula
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -55,18 +55,6 @@ _MAX_HEADER: Final = 64
 _MAX_IMAGE: Final = 4096
 _BLOCK_LABELS: Final = 1 << 22
 _TEXT: Final = {PRESENT: "1", ABSENT: "0", UNKNOWN: ""}
-
-
-@dataclass(frozen=True)
-class BlanksLeftOut(
-    Finding,
-    topic="source",
-    text="blanks at the end of cells are left out, first in line {first:,} (lines: {lines:,})",
-):
-    """How many lines have cells with blanks at their end, which are read without them."""
-
-    lines: int
-    first: int
 
 
 def read_csv(
@@ -157,7 +145,10 @@ def parse_table(
     finally:
         if collected:
             gc.enable()
-    return replace(found, findings=(*found.findings, *(BlanksLeftOut(len(padded), line) for line in padded[:1])))
+    if padded:
+        text = f"blanks at the end of cells are left out, first in line {padded[0]:,} (lines: {len(padded):,})"
+        found = replace(found, findings=(*found.findings, Note(text, "source")))
+    return found
 
 
 def read_csv_table(path: Path, *, zeros: str = "absent", unlisted: str = "unknown") -> LabelTable:

@@ -40,10 +40,6 @@ class ProblemList:
             self._found.append(Problem(line, "reading stopped here, after too many problems"))
             self.refuse()
 
-    def append(self, message: str) -> None:
-        """Add a problem after those before it, where no lines are counted."""
-        self.add(len(self), message)
-
     def add_all(self, problems: Iterable[Problem]) -> None:
         """Add problems that are known already, however many."""
         self._found.extend(problems)
