@@ -82,23 +82,30 @@ def locate_entries(
     return starts[rows] + found - first[which], exists
 
 
-def sort_entries(
-    rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.int8], classes: Sequence[str]
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int8]]:
-    """Sort entries by row and class number; refuse two entries for one label."""
-    places = rows * max(len(classes), 1) + columns
-    if (places[1:] > places[:-1]).all():
-        return rows, columns.astype(np.int32), values
-    # a label as one whole number: it is sorted faster than an order of labels is
-    labels: NDArray[np.int64] = 2 * places + (values == PRESENT)
-    labels.sort(kind="stable")
-    places = labels >> 1
-    rows = places // max(len(classes), 1)
-    narrow: NDArray[np.int32] = (places - rows * len(classes)).astype(np.int32)
-    if (again := places[1:] == places[:-1]).any():
-        first = int(again.argmax())
-        raise InputError(f"row {rows[first]} has two labels for class '{classes[narrow[first]]}': it can have one.")
-    return rows, narrow, (labels & 1).astype(np.int8)
+def label_width(classes: Sequence[str]) -> int:
+    """Return how many numbers a row takes in ``compress_labels``: two for each class."""
+    return 2 * max(len(classes), 1)
+
+
+def compress_labels(
+    labels: NDArray[np.signedinteger[Any]], lengths: NDArray[np.int64], classes: Sequence[str], first: int = 0
+) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+    """Return class numbers and values of known labels, sorted, of rows of these lengths; ``first`` is the first row.
+
+    A label is one whole number, which is sorted fastest: row, from 0, × width + 2 × class number + (1 if present). The
+    array is overwritten. Two labels for one row and class are refused.
+    """
+    if not (labels[1:] > labels[:-1]).all():
+        labels.sort(kind="stable")
+    labels -= np.repeat(np.arange(len(lengths), dtype=labels.dtype) * label_width(classes), lengths)
+    columns, values = (labels >> 1).astype(np.int32, copy=False), (labels & 1).astype(np.int8)
+    same = np.flatnonzero(columns[1:] == columns[:-1])
+    before, row = np.searchsorted(np.cumsum(lengths), [same, same + 1], side="right")
+    if (again := before == row).any():
+        place = int(again.argmax())
+        name = classes[columns[same[place]]]
+        raise InputError(f"row {first + row[place]} has two labels for class '{name}': it can have one.")
+    return columns, values
 
 
 def as_row_indices(rows: ArrayLike, count: int) -> NDArray[np.int64]:
@@ -143,7 +150,7 @@ def unique_names(names: Iterable[Any], kind: str) -> UniqueNames:
         return names
     if isinstance(names, str):
         raise InputError(f"the {kind} names come as a list; {names!r} is a single text.")
-    texts = UniqueNames(map(str, names))
+    texts = UniqueNames(name if type(name) is str else str(name) for name in names)
     if len(set(texts)) != len(texts):
         (name, _), *_ = Counter(texts).most_common(1)
         raise InputError(f"the {kind} '{truncate_text(name)}' is listed twice: every {kind} needs a name of its own.")

@@ -20,11 +20,12 @@ from labelgap.labels.sparse import (
     as_indices,
     as_row_indices,
     check_size,
+    compress_labels,
     entries_of_rows,
     flat_names,
     label_places,
+    label_width,
     locate_entries,
-    sort_entries,
     starts_from_lengths,
     unique_names,
 )
@@ -75,9 +76,10 @@ class LabelTable(KnownLabels):
             raise InputError(f"{len(row)} rows, {len(column)} class numbers and {len(value)} values: one each a label.")
         if not (known := value != UNKNOWN).all():
             row, column, value = row[known], column[known], value[known]
-        row, narrow, value = sort_entries(row, column, value, classes)
-        starts = starts_from_lengths(np.bincount(row, minlength=count))
-        return cls(starts, narrow, value, classes, None if isinstance(images, int | np.integer) else images)
+        lengths = np.bincount(row, minlength=count)
+        compressed = compress_labels(row * label_width(classes) + 2 * column + (value == PRESENT), lengths, classes)
+        named = None if isinstance(images, int | np.integer) else images
+        return cls(starts_from_lengths(lengths), *compressed, classes, named)
 
     @classmethod
     def from_dense(

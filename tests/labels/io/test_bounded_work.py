@@ -10,6 +10,8 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import labelgap
@@ -142,3 +144,14 @@ def test_unlisted_names_that_would_fill_the_memory_are_refused(tmp_path: Path) -
     path.write_text("image,present\n" + "".join(f"{number}.jpg,{number}\n" for number in range(12_000)))
     with pytest.raises(InputError, match="12,000 images and 12,000 classes"):
         read_csv(path, TableOptions(unlisted="absent"))
+
+
+@pytest.mark.parametrize("padding", [0, 40_000])
+def test_a_long_name_of_many_images_is_refused_before_it_is_written_out(tmp_path: Path, padding: int) -> None:
+    path = tmp_path / "a.parquet"
+    names = pa.array(["a" * 4_000_000, *map(str, range(padding))])
+    images = pa.DictionaryArray.from_arrays(pa.array(np.zeros(40_000, np.int32)), names)  # 160 GB in full
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(40_001, dtype=np.int32)), pa.array(["b"] * 40_000))
+    pq.write_table(pa.table({"image": images, "present": lists}), path)
+    with pytest.raises(InputError, match="is listed twice"):
+        LabelTable.from_parquet(path)

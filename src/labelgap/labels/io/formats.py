@@ -48,7 +48,7 @@ from labelgap.labels.io.parse import (
     refuse_problems,
 )
 from labelgap.labels.io.table_file import RESERVED_COLUMNS, SPLITS, ProblemList, TableFile, TableOptions
-from labelgap.labels.sparse import starts_from_lengths
+from labelgap.labels.sparse import UniqueNames, compress_labels, label_width, starts_from_lengths, unique_names
 from labelgap.labels.table import LabelTable
 
 _MAX_HEADER: Final = 64
@@ -194,6 +194,8 @@ _ROWS_PER_BYTE: Final = 16
 """Rows that a byte of a file may stand for: the names of images differ, so they need more than that."""
 _UNPACKED_BYTES: Final = 1 << 30
 _UNPACKED_PER_BYTE: Final = 100  # bytes that a file may unpack to: so many, and so many for each of its own
+_BLOCK_ROWS: Final = 1 << 13
+_MAX_INT32: Final = (1 << 31) - 1
 _STATES = {"present": PRESENT, "absent": ABSENT}
 _NO_NAMES: Final = "it must hold lists of class names, each of them a string."
 
@@ -225,18 +227,32 @@ def read_table(path: Path) -> LabelTable:
     classes = stored_classes(file.schema.metadata, path) or sorted(found)
     if unknown := sorted(found.difference(classes)):
         raise InputError(f"{path} lists the class '{unknown[0]}', which its own list of classes does not have.")
-    images = pc.cast(file.column("image"), pa.large_string()).to_pylist()  # a dictionary takes 20 times as long
     try:
-        return labels_of_lists(entries, classes, images)
+        return labels_of_lists(entries, classes, _image_names(file.column("image")))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-class ListEntries(NamedTuple):
-    """The entries of a column of lists: the row of each and the number of its name, -1 where it is null; the names."""
+def _image_names(column: pa.ChunkedArray) -> Sequence[str]:
+    """Return the names of all images; one that is repeated is refused before it is written out again and again."""
+    names = list[str]()
+    for chunk in column.chunks:
+        if pa.types.is_dictionary(chunk.type):
+            numbers = column_values(pc.cast(chunk.indices, pa.int64()))
+            used = np.bincount(numbers, minlength=len(chunk.dictionary))
+            if len(repeated := np.flatnonzero(used > 1)):
+                unique_names([chunk.dictionary[int(repeated[0])].as_py()] * 2, "image")
+            in_order = np.array_equal(numbers, np.arange(len(chunk.dictionary)))
+            chunk = chunk.dictionary if in_order else chunk.dictionary.take(chunk.indices)
+        names += pc.cast(chunk, pa.large_string()).to_pylist()
+    return UniqueNames(names) if column.num_chunks == 1 else names
 
-    rows: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+
+class ListEntries(NamedTuple):
+    """A column of lists: how many entries each row has, the number of the name of each, -1 for null, and the names."""
+
+    lengths: NDArray[np.int64]
+    numbers: NDArray[np.int32]
     names: list[str]
 
 
@@ -247,35 +263,53 @@ def list_entries(table: pa.Table) -> dict[str, ListEntries]:
 
 def _entries(column: pa.ChunkedArray) -> ListEntries:
     number: defaultdict[str, int] = defaultdict(count().__next__)
-    parts, first = [(np.empty(0, np.int64), np.empty(0, np.int64))], 0
+    parts = [(np.empty(0, np.int64), np.empty(0, np.int32))]
     for chunk in column.chunks:
         entries = chunk.flatten()
         if not pa.types.is_dictionary(entries.type):
             entries = pc.cast(entries, pa.large_string()).dictionary_encode()
-        indices = column_values(pc.cast(entries.indices, pa.int64()), -1)
+        indices = column_values(pc.cast(entries.indices, pa.int32()), -1)
         used = np.zeros(len(entries.dictionary) + 1, dtype=np.bool_)
         used[indices] = True
         words = zip(used.tolist(), entries.dictionary.to_pylist(), strict=False)
-        numbers = np.array([number[word] if seen and word is not None else -1 for seen, word in words] + [-1])
+        numbers = [number[word] if seen and word is not None else -1 for seen, word in words]
         lengths = column_values(pc.cast(pc.list_value_length(chunk), pa.int64()), 0)
-        parts.append((np.repeat(np.arange(first, first + len(chunk)), lengths), numbers[indices]))
-        first += len(chunk)
-    rows, numbers = map(np.concatenate, zip(*parts, strict=True))
-    return ListEntries(rows, numbers, [*number])
+        if numbers != [*range(len(numbers))]:
+            indices = np.array([*numbers, -1], dtype=np.int32)[indices]
+        parts.append((lengths, indices))
+    every_length, every_number = map(np.concatenate, zip(*parts, strict=True))
+    return ListEntries(every_length, every_number, [*number])
 
 
 def labels_of_lists(
     entries: Mapping[str, ListEntries], classes: Sequence[str], images: Sequence[str] | int
 ) -> LabelTable:
     """Return the labels that columns of lists name; other names than these classes are left out."""
-    place, parts = {name: column for column, name in enumerate(classes)}, []
-    for name, listed in entries.items():
-        columns = np.array([*(place.get(each, -1) for each in listed.names), -1])[listed.numbers]
-        kept = columns >= 0
-        rows, columns = (listed.rows, columns) if kept.all() else (listed.rows[kept], columns[kept])
-        parts.append((rows, columns, np.full(len(rows), _STATES[name], dtype=np.int8)))
-    row, column, value = map(np.concatenate, zip(*parts, strict=True))
-    return LabelTable.from_entries(row, column, value, classes, images)
+    count, named = (images, None) if isinstance(images, int) else (len(images), images)
+    classes = unique_names(classes, "class")
+    place, width = {name: column for column, name in enumerate(classes)}, label_width(classes)
+    lists: list[tuple[ListEntries, NDArray[np.int32], NDArray[np.int64]]] = []
+    for state, listed in entries.items():
+        codes = [2 * place[name] + _STATES[state] if name in place else -1 for name in listed.names]
+        lists.append((listed, np.array([*codes, -1], dtype=np.int32), starts_from_lengths(listed.lengths)))
+    step = min(_BLOCK_ROWS, _MAX_INT32 // width)  # few rows at once: their labels stay in the processor's cache
+    first = np.arange(step, dtype=np.int32) * width
+    blocks: list[tuple[NDArray[Any], ...]] = []
+    for start in range(0, max(count, 1), step):
+        end, parts = min(start + step, count), list[NDArray[np.int32]]()
+        known = np.zeros(end - start, dtype=np.int64)
+        for (lengths, numbers, _), column, starts in lists:
+            labels, own = column[numbers[starts[start] : starts[end]]], lengths[start:end]
+            rows = np.repeat(first[: end - start], own)
+            if (left_out := labels < 0).any():
+                labels, rows = labels[~left_out], rows[~left_out]
+                own = np.bincount(rows // width, minlength=len(own))
+            labels += rows
+            known += own
+            parts.append(labels)
+        blocks.append((known, *compress_labels(np.concatenate(parts), known, classes, start)))
+    known, columns, values = map(np.concatenate, zip(*blocks, strict=True))
+    return LabelTable(starts_from_lengths(known), columns, values, classes, named)
 
 
 def read_parquet(
