@@ -31,7 +31,7 @@ from labelgap.audit.candidates import CandidateLimits
 from labelgap.audit.live import FeatureScale, fit_decisions
 from labelgap.data.images import FeatureVectors
 from labelgap.labels.codes import PRESENT, UNKNOWN
-from labelgap.review.estimates import ReviewedLabels, count_random, estimate_review
+from labelgap.review.estimates import AuditCounts, ReviewedLabels, count_random, estimate_review
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.harness import FEATURES, parse_arguments, print_ratios
@@ -157,8 +157,8 @@ class Simulation:
         places = np.flatnonzero(candidates)
         value = np.where(decided, self.album.truth, UNKNOWN).astype(np.int8).flat[places]
         score, unknown = expit(self.album.log_odds.flat[places]), self.album.unknown.sum(axis=0)
-        parts = (places % self.classes, score, decided.flat[places], value, asked[places], order[places], unknown)
-        return ReviewedLabels(*parts, self.album.expected, self.album.spread)
+        parts = (places % self.classes, score, decided.flat[places], value, asked[places], order[places])
+        return ReviewedLabels(*parts, AuditCounts(unknown, self.album.expected, self.album.spread))
 
 
 class Outcome(NamedTuple):

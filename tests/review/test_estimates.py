@@ -24,6 +24,7 @@ from labelgap.metrics.label_model import CLASS_SPREAD
 from labelgap.review import Review, open_review_folder
 from labelgap.review.estimates import (
     EXACT,
+    AuditCounts,
     CountedLabels,
     ReviewedLabels,
     ReviewEstimate,
@@ -51,7 +52,7 @@ def sampled(
     group, value = np.asarray(classes, dtype=np.int64), np.asarray(values, dtype=np.int8)
     every = np.ones(len(group), dtype=np.bool_)
     order, scores = np.arange(len(group)), np.full(len(group), np.nan)
-    return estimate_review(ReviewedLabels(group, scores, every, value, every, order, np.array(unknown)))
+    return estimate_review(ReviewedLabels(group, scores, every, value, every, order, AuditCounts(np.array(unknown))))
 
 
 def total_of(estimate: ReviewEstimate) -> SampleEstimate:
@@ -93,7 +94,7 @@ class Simulation:
         value = np.where(decided, self.truth, UNKNOWN).astype(np.int8)
         score = self.score if model else np.full(len(self.score), np.nan)
         expected = np.bincount(self.column, weights=self.score).astype(np.float64) if model else None
-        labels = ReviewedLabels(self.column, score, decided, value, asked, order, self.unknown, expected)
+        labels = ReviewedLabels(self.column, score, decided, value, asked, order, AuditCounts(self.unknown, expected))
         return estimate_review(labels), labels
 
 
@@ -150,7 +151,7 @@ def labels_of(score: NDArray[np.float64], answers: list[Answer], model: bool = T
         decided[row], value[row], random[row], order[row] = True, answer, is_random, turn
     column, unknown = np.zeros(len(score), dtype=np.int64), np.array([len(score)])
     expected = np.array([score.sum()]) if model else None
-    return ReviewedLabels(column, score, decided, value, random, order, unknown, expected)
+    return ReviewedLabels(column, score, decided, value, random, order, AuditCounts(unknown, expected))
 
 
 def counted(total: int, present: int, rows: Iterable[int]) -> CountedLabels:

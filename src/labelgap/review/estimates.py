@@ -90,7 +90,7 @@ class AuditCounts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ReviewedLabels:
-    """Labels that were unknown before a review, ``(C,)`` each, and the counts of the audit; see ``AuditCounts``."""
+    """Labels that were unknown before a review, ``(C,)`` each, and the counts before it."""
 
     class_number: NDArray[np.integer[Any]]  # the class of each label
     # probability of being present by the audit, which no answer changes; NaN without a model
@@ -100,10 +100,7 @@ class ReviewedLabels:
     random: Mask  # whether a label was asked as a random one: drawn from all labels of its class that were open
     # numbers that rise with the decisions of a class; those of undecided labels do not matter
     order: NDArray[np.integer[Any]]
-    unknown: Counts
-    expected: Array | None = None
-    spread: tuple[float, float] = MODEL_SPREAD
-    range: tuple[int, int] | None = None
+    before: AuditCounts
 
     @cached_property
     def sure(self) -> Mask:
@@ -118,11 +115,11 @@ class ReviewedLabels:
     @cached_property
     def undecided(self) -> Counts:
         """How many labels of each class nobody has decided, candidates or not, ``(K,)``."""
-        return np.asarray(np.maximum(self.unknown - self.count(self.decided), 0))
+        return np.asarray(np.maximum(self.before.unknown - self.count(self.decided), 0))
 
     def count(self, mask: Mask) -> Counts:
         """Return how many candidates of each class a mask selects, ``(K,)``."""
-        return np.bincount(self.class_number[mask], minlength=len(self.unknown))
+        return np.bincount(self.class_number[mask], minlength=len(self.before.unknown))
 
 
 @dataclass(frozen=True)
@@ -194,7 +191,7 @@ def count_random(labels: ReviewedLabels, class_number: int, exact: int = EXACT) 
     if not drawn.any() or not left:
         return CountedLabels(left / 2, 0, left)
     by_rank = np.concatenate([[0], np.cumsum(present & ~drawn)[:-1]])[drawn]
-    opened = (labels.unknown[class_number] - np.arange(len(rows)))[drawn].astype(np.float64)
+    opened = (labels.before.unknown[class_number] - np.arange(len(rows)))[drawn].astype(np.float64)
     made = by_rank, opened, int((present & drawn).sum())
     tails = _exact_tails if len(opened) <= exact else _approximate_tails
     low = _search(lambda x: tails(x, *made)[1], found, found + left)
@@ -244,16 +241,20 @@ def _search(tail: Callable[[Array], Array], first: int, last: int) -> int:
 
 def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
     """Count the labels that were found, and estimate how many are still missing, of each class and in all."""
-    has_model, known, expected = labels.expected is not None, labels, labels.expected
+    has_model, known, expected = labels.before.expected is not None, labels, labels.before.expected
     if expected is None:
-        expected = np.asarray(_FLAT_SCORE * labels.unknown, dtype=np.float64)
-        known = replace(labels, score=np.full(len(labels.score), _FLAT_SCORE), spread=(_FLAT_SPREAD, _FLAT_SPREAD))
+        expected = np.asarray(_FLAT_SCORE * labels.before.unknown, dtype=np.float64)
+        flat, before = (
+            np.full(len(labels.score), _FLAT_SCORE),
+            labels.before._replace(spread=(_FLAT_SPREAD, _FLAT_SPREAD)),
+        )
+        known = replace(labels, score=flat, before=before)
     log_odds = to_log_odds(np.where(np.isnan(known.score), 0.5, known.score))
-    draws = draw_shifts(_random_answers(known, log_odds), known.spread, _class_spread(known))
+    draws = draw_shifts(_random_answers(known, log_odds), known.before.spread, _class_spread(known))
     mean, variance = _undecided(known, log_odds, expected, np.column_stack([draws.nodes, draws.median]))
     left, counts = labels.undecided, _counts(labels)
     sampled = (left > 0) if has_model else _covered(counts["reviewed"], left)
-    covered = sampled | ((left == 0) & (labels.unknown > 0))
+    covered = sampled | ((left == 0) & (labels.before.unknown > 0))
     counts["still_missing"] = round_to_sum(np.where(covered, np.minimum(mean[:, -1], left), 0.0))
     number, noise = draws.count(mean, variance, left), draws.pick(variance)
     shifts, by_class = draws.pick(draws.nodes), list[SampleEstimate | None]()
@@ -264,9 +265,9 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
         counts["still_missing"][k] = made.still_missing * covered[k]
     counts["reviewed"] *= sampled
     total = _total(covered, counts, number, by_class, has_model)
-    if total is not None and labels.range is not None and not labels.decided.any():  # as the audit says
-        total = replace(total, low=labels.range[0], high=labels.range[1])
-    typical = to_log_odds(expected / np.maximum(labels.unknown, 1))
+    if total is not None and labels.before.range is not None and not labels.decided.any():  # as the audit says
+        total = replace(total, low=labels.before.range[0], high=labels.before.range[1])
+    typical = to_log_odds(expected / np.maximum(labels.before.unknown, 1))
     shift, likeness = _fit_next(labels, log_odds, typical)
     column = labels.class_number
     shifted = expit(log_odds + likeness * shift[column] + (1 - likeness) * draws.median[column])
@@ -275,7 +276,7 @@ def estimate_review(labels: ReviewedLabels) -> ReviewEstimate:
 
 
 def _class_spread(labels: ReviewedLabels) -> Array:
-    scored, classes = ~np.isnan(labels.score), len(labels.unknown)
+    scored, classes = ~np.isnan(labels.score), len(labels.before.unknown)
     low, high = np.full(classes, np.inf), np.full(classes, -np.inf)
     np.minimum.at(low, labels.class_number[scored], labels.score[scored])
     np.maximum.at(high, labels.class_number[scored], labels.score[scored])
@@ -306,7 +307,7 @@ def _random_answers(labels: ReviewedLabels, log_odds: Array) -> Answers:
 
 def _fit_next(labels: ReviewedLabels, log_odds: Array, typical: Array) -> tuple[Array, Array]:
     """Return the shift of each class, ``(K,)``, and how much each candidate is like its class's next ones, ``(C,)``."""
-    classes, column = len(labels.unknown), labels.class_number
+    classes, column = len(labels.before.unknown), labels.class_number
     front, is_open = np.full(classes, -np.inf), ~labels.decided & ~np.isnan(labels.score)
     np.maximum.at(front, column[is_open], log_odds[is_open])
     front = np.where(np.isfinite(front), front, typical)
@@ -323,7 +324,7 @@ def _counts(labels: ReviewedLabels) -> dict[str, Counts]:
     answered, unsure = labels.random & labels.sure, labels.decided & ~labels.sure
     masks = {"reviewed": answered, "present": answered & labels.present, "unsure": unsure, "found": labels.present}
     counts = {name: labels.count(mask) for name, mask in masks.items()}
-    return counts | {"unknown": labels.unknown, "undecided": labels.undecided}
+    return counts | {"unknown": labels.before.unknown, "undecided": labels.undecided}
 
 
 def _total(
@@ -340,11 +341,11 @@ def _total(
 
 def _undecided(labels: ReviewedLabels, log_odds: Array, expected: Array, nodes: Array) -> tuple[Array, Array]:
     """Return mean and variance of the number of present undecided labels of each class at the nodes, ``(K, S)``."""
-    classes, column = len(labels.unknown), labels.class_number.astype(np.int64)
+    classes, column = len(labels.before.unknown), labels.class_number.astype(np.int64)
     scored = ~np.isnan(labels.score)
-    unlisted = np.maximum(labels.unknown - labels.count(scored) - labels.count(labels.decided & ~scored), 0)
+    unlisted = np.maximum(labels.before.unknown - labels.count(scored) - labels.count(labels.decided & ~scored), 0)
     rest = expected - np.bincount(column[scored], weights=labels.score[scored], minlength=classes)
-    rest_odds = to_log_odds(rest / np.maximum(labels.unknown - labels.count(scored), 1))
+    rest_odds = to_log_odds(rest / np.maximum(labels.before.unknown - labels.count(scored), 1))
     is_open = scored & ~labels.decided
     bins = np.floor(log_odds[is_open] / _BIN_WIDTH).astype(np.int64)
     used, cell = np.unique(column[is_open] * 1000 + bins + 500, return_inverse=True)
@@ -493,8 +494,9 @@ def estimate_current(
     more: list[Any] = [group, np.full(len(group), np.nan), true, answer, ~true, last]
     expected = None if counts.expected is None else np.where(silent, 0.0, counts.expected)
     before = counts._replace(unknown=np.where(silent, 0, counts.unknown), expected=expected)
-    joined: list[Any] = [np.concatenate(pair) for pair in zip(own, more, strict=True)]
-    made = estimate_review(ReviewedLabels(*[*joined, *before]))
+    names = ("class_number", "score", "decided", "value", "random", "order")
+    joined: dict[str, Any] = {name: np.concatenate(pair) for name, *pair in zip(names, own, more, strict=True)}
+    made = estimate_review(ReviewedLabels(**joined, before=before))
     probability = np.full(len(columns.ids), np.nan)
     probability[numbers] = made.probability[: len(numbers)]
     return replace(made, probability=probability)
