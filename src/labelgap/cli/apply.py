@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Argument
 
-from labelgap.cli.options import AsJson, Force, RunDataOptions, option, parse_names, with_options
+from labelgap.cli.options import AsJson, Force, RunDataPaths, option, parse_names, with_options
 from labelgap.cli.printing import Field, print_fields, print_json, print_table
 from labelgap.core.errors import InputError
 from labelgap.core.files import display_path
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("class", "accepted", "of", "answers", "wrong", "at least", "more answers", "for labels")
 
 
-@with_options(run_data=RunDataOptions)
+@with_options(run_data=RunDataPaths)
 def apply(
     runs: Annotated[list[Path], Argument(metavar="RUN…", help="Runs and reviews; the table is that of the first.")],
-    run_data: RunDataOptions,
+    run_data: RunDataPaths,
     out: Annotated[Path, option("The table to write: .csv or .parquet.")],
     source: Annotated[list[str] | None, option("Apply revisions of this method too, e.g. ll-cp; repeatable.")] = None,
     accept_machine: Annotated[bool, option("Accept the model's labels of classes where answers show enough.")] = False,

@@ -13,10 +13,9 @@ from typer import Argument
 
 import labelgap as lg
 from labelgap.cli import options
-from labelgap.cli.options import check_moved, data_arguments, joined_processes, option, parse_names, with_options
+from labelgap.cli.options import RunDataOptions, joined_processes, option, parse_names, with_options
 from labelgap.cli.printing import print_fields, print_json
 from labelgap.core.errors import InputError
-from labelgap.core.settings import DataOptions
 
 if TYPE_CHECKING:
     from labelgap.audit import Audit
@@ -40,12 +39,11 @@ class AuditOptions:
     workers: options.Workers = None
 
 
-@with_options(data_options=DataOptions, search=AuditOptions)
+@with_options(run_data=RunDataOptions, search=AuditOptions)
 def audit(
     runs: Annotated[list[Path], Argument(metavar="RUN…", help="Folders of runs on the same data.")],
-    data_options: DataOptions,
+    run_data: RunDataOptions,
     search: AuditOptions,
-    data: options.RunData = None,
     predictions: Annotated[str | None, option(_PREDICTIONS, metavar="URI")] = None,
     split: Annotated[list[str] | None, option("train, val, test, several, or all.", "train")] = None,
     as_json: options.AsJson = False,
@@ -56,7 +54,7 @@ def audit(
 
     started = time.perf_counter()
     with joined_processes(search.device):
-        given = check_moved(data, data_arguments(data_options))
+        given, data = run_data.given(), run_data.data
         opened = None if data is None else load_moved(lg.open_run(runs[0]).config.data, data, **given)
     splits = parse_names(split, "--split") or "train"
     if predictions is None:

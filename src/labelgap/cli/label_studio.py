@@ -6,15 +6,15 @@ from contextlib import closing
 from functools import partial
 from typing import Annotated, Literal
 
-from labelgap.cli.options import RunData, RunFolder, option, with_options
+from labelgap.cli.options import RunDataPaths, RunFolder, option, with_options
 from labelgap.cli.printing import print_fields
 from labelgap.core.errors import LabelGapError
 
 
-@with_options()
+@with_options(run_data=RunDataPaths)
 def label_studio(
     run: RunFolder,
-    data: RunData = None,
+    run_data: RunDataPaths,
     port: Annotated[int, option("Port.")] = 9090,
     host: Annotated[str, option("Address to listen on; other machines' need --password.")] = "127.0.0.1",
     password: Annotated[str, option("Password that Label Studio has to give; any user name.")] = "",
@@ -28,7 +28,7 @@ def label_studio(
         from labelgap.review.label_studio import serve_backend
     except ModuleNotFoundError as error:
         raise LabelGapError(f"the server needs the package {error.name}: pip install 'labelgap[review]'.") from None
-    with closing(Review(open_review_folder(run, data))) as review:
+    with closing(Review(open_review_folder(run, run_data.data, **run_data.given()))) as review:
         serve_backend(review, host, port, unlisted, password, partial(_print_start, review))
         progress = review.progress()
     print(f"{progress.decided:,} of {progress.total:,} decided, {progress.found:,} missing labels found")

@@ -19,16 +19,7 @@ from pydantic.fields import FieldInfo
 
 import labelgap as lg
 from labelgap.core.errors import InputError, ProblemsError, UnknownNameError, nearest
-from labelgap.core.settings import (
-    DATA,
-    DATA_OPTIONS,
-    PATH_OPTIONS,
-    DataOptions,
-    DataPaths,
-    Setting,
-    settings_of,
-    value_type,
-)
+from labelgap.core.settings import DATA, DATA_OPTIONS, DataOptions, DataPaths, Setting, settings_of, value_type
 from labelgap.core.text import parse_scalar
 
 if TYPE_CHECKING:
@@ -66,8 +57,6 @@ Data = Annotated[
 Device = Annotated[str, option("auto, cpu, cuda or mps.")]
 Force = Annotated[bool, option("Replace existing files.")]
 NoImages = Annotated[bool, option("Leave images out of the page.")]
-_MOVED: Final = "Where the data of RUN are, if somebody else made it or it was moved."
-RunData = Annotated[str | None, option(_MOVED, name="--data", rich_help_panel=DATA, metavar="DATA")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 Workers = Annotated[int | None, option("Processes that decode images.", "depends on the device")]
 
@@ -141,24 +130,22 @@ def parse_count(text: str, name: str) -> int:
     return int(text)
 
 
-class RunDataOptions(DataPaths):
+class RunDataPaths(DataPaths):
     """Where the data of a run are, if somebody else made it or it was moved."""
 
     data: Annotated[str | None, Setting(DATA)] = None
-    """Where the data of RUN are, if somebody else made it or it was moved; the other paths say where theirs are."""
+    """Where the data of RUN are, if somebody else made it or it was moved; the other options are of these data."""
 
     def given(self) -> dict[str, Any]:
         """Return the given options but ``data`` as arguments of ``labelgap.data.load_moved``."""
-        return check_moved(
-            self.data, {name: path for name in PATH_OPTIONS if (path := getattr(self, name)) is not None}
-        )
+        given = data_arguments(self)
+        for name in given if self.data is None else ():
+            raise InputError(f"--{name.replace('_', '-')} belongs to --data: say where the data are as well.")
+        return given
 
 
-def check_moved(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return options of the data of a run; an error where ``--data`` does not say where these are."""
-    for name in given if data is None else ():
-        raise InputError(f"--{name.replace('_', '-')} belongs to --data: say where the data are as well.")
-    return given
+class RunDataOptions(RunDataPaths, DataOptions):
+    """Where the data of a run are, and how to read them; or how to read DATA."""
 
 
 def with_options(**groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -222,15 +209,13 @@ def training_arguments(settings: TrainingSettings) -> dict[str, Any]:
     return {**given, "options": parse_options(given.get("options", ()))}
 
 
-def data_arguments(options: DataOptions) -> dict[str, Any]:
+def data_arguments(options: DataPaths) -> dict[str, Any]:
     """Return the given options as arguments of ``labelgap.data.load``."""
-    parsed = {
-        **{name: getattr(options, name) for name in DATA_OPTIONS},
-        "classes": parse_names(options.classes, "--classes"),
-        "ignore_columns": parse_names(options.ignore_columns, "--ignore-columns"),
-        "rename": parse_pairs(options.rename, "--rename"),
-    }
-    return {name: value for name, value in parsed.items() if value not in (None, [], {}) and value is not False}
+    given = {name: value for name, value in vars(options).items() if name in DATA_OPTIONS}
+    for name in ("classes", "ignore_columns"):
+        given[name] = parse_names(given.get(name), f"--{name.replace('_', '-')}")
+    given["rename"] = parse_pairs(given.get("rename"), "--rename")
+    return {name: value for name, value in given.items() if value not in (None, [], {}) and value is not False}
 
 
 def format_arguments(data: str, options: DataOptions) -> str:

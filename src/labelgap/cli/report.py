@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument
 
 import labelgap as lg
-from labelgap.cli.options import NoImages, RunDataOptions, option, with_options
+from labelgap.cli.options import NoImages, RunDataPaths, option, with_options
 from labelgap.cli.printing import print_fields
 from labelgap.core.errors import LabelGapError
 from labelgap.core.text import pluralize
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from labelgap.reporting.report import Result
 
 
-@with_options(run_data=RunDataOptions)
+@with_options(run_data=RunDataPaths)
 def report(
     run: Annotated[Path, Argument(metavar="RUN|STUDY", help="Folder of a run, a study or another result.")],
-    run_data: RunDataOptions,
+    run_data: RunDataPaths,
     no_images: NoImages = False,
     figures: Annotated[Path | None, option("Write figures into DIR too: SVG, PNG, PDF, CSV.", metavar="DIR")] = None,
     label_changes: Annotated[list[str] | None, option("Show how a run changed this image; repeatable.")] = None,
@@ -37,7 +37,7 @@ def report(
         _print_decisions(run)
 
 
-def _load_data(result: Result, source: RunDataOptions) -> lg.Dataset | None:
+def _load_data(result: Result, source: RunDataPaths) -> lg.Dataset | None:
     """Return the data that a run, or all of a study, was trained on; None, with a note, where they cannot be loaded."""
     from labelgap.data import load_moved
     from labelgap.studies import Study

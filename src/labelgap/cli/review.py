@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
-from labelgap.cli import options as shared
-from labelgap.cli.options import RunData, open_dataset, option, with_options
+from labelgap.cli.options import RunDataOptions, open_dataset, option, with_options
 from labelgap.cli.printing import Field, print_fields, print_json
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_stem
-from labelgap.core.settings import DataOptions
 from labelgap.core.text import pluralize
 
 if TYPE_CHECKING:
@@ -55,12 +53,11 @@ class ReviewOptions:
     no_browser: Annotated[bool, _page("Do not open a browser.")] = False
 
 
-@with_options(options=ReviewOptions, data_options=DataOptions)
+@with_options(options=ReviewOptions, run_data=RunDataOptions)
 def review(
     source: Annotated[str, Argument(metavar="RUN|DATA", help="An audited run, or an audit; DATA with --random.")],
     options: ReviewOptions,
-    data_options: DataOptions,
-    data: RunData = None,
+    run_data: RunDataOptions,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
     double, author = _parse_share(options.double), " ".join((options.reviewer or user_name()).split())
@@ -71,7 +68,7 @@ def review(
         from labelgap.review import Review
         from labelgap.review.server import serve
 
-        folder = _open_folder(source, data, data_options, options)
+        folder = _open_folder(source, run_data, options)
         shows = options.summary or options.as_json
         reads = options.export_to is not None or (options.import_from is None and shows)
         split = None if folder.random or options.split == "all" else options.split
@@ -124,24 +121,24 @@ def _parse_share(text: str) -> float:
     return share
 
 
-def _open_folder(source: str, moved: str | None, data_options: DataOptions, options: ReviewOptions) -> ReviewFolder:
+def _open_folder(source: str, run_data: RunDataOptions, options: ReviewOptions) -> ReviewFolder:
     """Return the run, an existing review, or a new review of random images."""
     from labelgap.review import create_random_review, default_split, is_review_folder, open_review_folder
 
-    place, given, random = Path(source), shared.data_arguments(data_options), options.random
+    place, random = Path(source), options.random
     if is_review_folder(place) or (random is None and place.is_dir() and not any(place.glob("*.csv"))):
-        folder = open_review_folder(source, moved, **shared.check_moved(moved, given))
+        folder = open_review_folder(source, run_data.data, **run_data.given())
         if random is None:
             return folder
         if folder.random:
             raise InputError(f"--random draws images of a run or of DATA; {source} is an existing review.")
         data, name = folder.data, str(place)
-    elif moved is not None:
+    elif run_data.data is not None:
         raise InputError(f"--data is for a run or an existing review; {source} is neither.")
     elif random is None:
         raise InputError(f"{source} is not a run. Random images without one: labelgap review {source} --random 300")
     else:
-        data = open_dataset(source, data_options)
+        data = open_dataset(source, run_data)
         name = file_stem(data.name)
     split = options.split or default_split(data)
     if random > (count := len(data.split(split))):
