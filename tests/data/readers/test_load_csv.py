@@ -283,6 +283,10 @@ def test_wide_columns_of_any_kind_say_the_same(tmp_path: Path) -> None:
     assert data.classes == (*kinds, "logical", "real", "text")
     dense = [split.labels.to_dense().tolist() for split in data.splits]
     assert dense == [[[1] * 6], [[0] * 6], [[-1] * 6]]
+    named = (tmp_path / "tags.parquet").rename(tmp_path / "tags.csv")
+    assert load("csv", named).train.labels == data.train.labels, "it is looked at, whatever its name"
+    with pytest.raises(InputError, match="delimiter"):
+        load("csv", named, delimiter=";")
 
 
 def test_every_problem_is_told_with_its_row_and_what_is_no_table_of_tags_is_refused(tmp_path: Path) -> None:

@@ -334,6 +334,8 @@ def load_table(
 
     def read(file: Path, finder: ImageFinder) -> TableFile:
         if is_parquet(file):
+            if delimiter or encoding:
+                raise InputError(f"{file} is a Parquet file: a delimiter and an encoding are those of a CSV.")
             return read_parquet(file, options, check_image=finder)
         return read_csv(file, options, encoding=encoding, delimiter=delimiter, check_image=finder)
 
