@@ -200,22 +200,27 @@ class FileProblems:
         text = self.read(file).decode("utf-8-sig", errors="replace")
         return [(number, line) for number, each in enumerate(text.splitlines(), 1) if (line := each.strip())]
 
-    def read_numbered(self, file: Path) -> dict[int, str]:
-        """Return the texts of a file of ``number text`` lines by number; a number or a text that comes twice is bad."""
-        found: dict[int, str] = {}
-        first: dict[str, int] = {}
+    def read_numbered(self, file: Path) -> dict[int, tuple[int, str]]:
+        """Return line and text of every ``number text`` of a file, by number; a number that comes twice is bad."""
+        found: dict[int, tuple[int, str]] = {}
         before = len(self)
         for line, content in self.read_lines(file):
             number, _, text = content.partition(" ")
             if not (number.isascii() and number.isdigit() and len(number) < 10 and text.strip()):
-                self.add(file, f"{truncate_text(repr(content))}: a line is a number and a name", line)
+                self.add(file, f"{truncate_text(repr(content))}: a line is a number, a blank and a text", line)
             elif int(number) in found:
-                self.add(file, f"the number {number} is listed again", line)
-            elif self.is_new(text.strip(), first, file, line):
-                found[int(number)] = text.strip()
+                self.add(file, f"the number {number} is listed again (first in line {found[int(number)][0]:,})", line)
+            else:
+                found[int(number)] = line, text.strip()
         if not found and len(self) == before:
             self.add(file, "is empty")
         return found
+
+    def read_names(self, file: Path) -> dict[int, str]:
+        """Return the names of a file of ``number name`` lines by number; a name that comes twice is bad, too."""
+        first: dict[str, int] = {}
+        numbered = self.read_numbered(file).items()
+        return {number: name for number, (line, name) in numbered if self.is_new(name, first, file, line)}
 
 
 def find_root(path: Path, layout: DatasetLayout) -> Path:

@@ -213,9 +213,9 @@ class _Files:
 def _read(path: str | os.PathLike[str], *, with_images: bool = False) -> _Files:
     root = find_root(Path(path), CUB_LAYOUT)
     problems = FileProblems(root)
-    images = problems.read_numbered(root / "images.txt")
+    images = problems.read_names(root / "images.txt")
     attributes = _read_attributes(root, problems)
-    certainties = problems.read_numbered(root / "attributes" / "certainties.txt")
+    certainties = problems.read_names(root / "attributes" / "certainties.txt")
     labels = None
     if not len(problems):  # otherwise most lines would name what the lists lack
         file = root / "attributes" / "image_attribute_labels.txt"
@@ -234,7 +234,7 @@ def _read_attributes(root: Path, problems: FileProblems) -> dict[int, str]:
     places = [root / "attributes" / "attributes.txt", root / "attributes.txt", root.parent / "attributes.txt"]
     file = next((place for place in places if place.is_file()), places[0])
     before = len(problems)
-    attributes = problems.read_numbered(file)
+    attributes = problems.read_names(file)
     if len(problems) == before and len(attributes) != _ATTRIBUTES:
         problems.add(file, f"{len(attributes)} attributes, and the published list has {_ATTRIBUTES}: another version?")
     return attributes
@@ -266,20 +266,17 @@ def _read_values(
     file: Path, images: Mapping[int, str], count: int, problems: FileProblems
 ) -> dict[int, tuple[int, tuple[float, ...]]]:
     """Return the line and the values of every image from lines of an image's number and ``count`` values."""
-    before = len(problems)
-    found, lines = dict[int, tuple[int, tuple[float, ...]]](), dict[str, int]()
-    for line, text in problems.read_lines(file):
-        first, *rest = text.split()
+    before, found = len(problems), dict[int, tuple[int, tuple[float, ...]]]()
+    for number, (line, text) in problems.read_numbered(file).items():
         try:
-            number, values = int(first), tuple(map(float, rest))
+            values = tuple(map(float, text.split()))
         except ValueError:
-            number, values = 0, ()
+            values = ()
         if len(values) != count:
-            what = pluralize(count, "value")
-            problems.add(file, f"{truncate_text(repr(text))}: a line is the number of an image and {what}", line)
+            problems.add(file, f"{truncate_text(repr(text))}: after the number comes {pluralize(count, 'value')}", line)
         elif number not in images:
             problems.add(file, f"image {number} is not in images.txt", line)
-        elif problems.is_new(f"image {number}", lines, file, line):
+        else:
             found[number] = line, values
     missing = [number for number in images if number not in found]
     if missing and (found or len(problems) == before):

@@ -129,19 +129,13 @@ def _sun_sample(line: str) -> Sample:
 
 def _read_cub(root: Path, problems: FileProblems) -> Samples:
     folder, found = root / "CUB_200_2011", Samples(train=[], test=[])
-    listed = {name: dict(_numbered(folder / f"{name}.txt", problems)) for name in _CUB}
-    for number, image in listed["images"].items():
-        label = listed["classes"][listed["image_class_labels"][number]]
-        found["train" if listed["train_test_split"][number] == "1" else "test"].append(
-            (f"CUB_200_2011/images/{image}", label)
-        )
+    listed = {name: problems.read_numbered(folder / f"{name}.txt") for name in _CUB}
+    problems.refuse()
+    for number, (_, image) in listed["images"].items():
+        part, label = (listed[name][number][1] for name in ("train_test_split", "image_class_labels"))
+        sample = f"CUB_200_2011/images/{image}", listed["classes"][int(label)][1]
+        found["train" if part == "1" else "test"].append(sample)
     return found
-
-
-def _numbered(file: Path, problems: FileProblems) -> Iterator[tuple[str, str]]:
-    for _, line in problems.read_lines(file):
-        number, _, text = line.partition(" ")
-        yield number, text
 
 
 def _read_caltech(root: Path, problems: FileProblems) -> Samples:
