@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageEnhance
 from torch import Tensor
-from torch.nn.functional import affine_grid, grid_sample, interpolate, pad
+from torch.nn.functional import grid_sample, interpolate
 
 from labelgap.core.errors import InputError, UnknownNameError
 
@@ -350,8 +350,10 @@ class Augmentation:
 
     def apply(self, images: Tensor, matrices: Tensor, factors: Tensor) -> Tensor:
         """Return images changed by what was drawn for them, which is on their device."""
-        count, _, *shape = images.shape
-        grid = torch.bmm(_positions(*shape, matrices.device).expand(count, -1, -1), matrices.mT).view(count, *shape, 2)
+        along_x, along_y, shift = matrices[..., None].unbind(2)
+        down, across = (_positions(side, matrices.device) for side in images.shape[-2:])
+        rows, columns = torch.addcmul(shift, along_y, down), along_x * across
+        grid = (rows[..., None] + columns[:, :, None]).permute(0, 2, 3, 1)  # a plane of each coordinate is the fastest
         changed = grid_sample(images.float(), grid, align_corners=False)
         return _change_color(changed, factors).round_().to(torch.uint8)
 
@@ -377,17 +379,19 @@ class Augmentation:
 
 
 @lru_cache(maxsize=4)
-def _positions(height: int, width: int, device: torch.device) -> Tensor:
-    """Return every position of an image, ``(height · width, 3)``: x, y, and 1."""
-    own = affine_grid(torch.eye(2, 3, device=device)[None], [1, 1, height, width], align_corners=False)
-    return pad(own.view(-1, 2), (0, 1), value=1.0)
+def _positions(side: int, device: torch.device) -> Tensor:
+    """Return the coordinates of the pixels along a side."""
+    return (2.0 * torch.arange(side, device=device) + 1.0) / side - 1.0
 
 
 def _change_color(images: Tensor, factors: Tensor) -> Tensor:
-    """Change brightness, the contrast around the mean, and the saturation around gray, of values 0 to 255, in place."""
-    brightness, contrast, saturation = factors[:, :, None, None, None].unbind(1)
-    images = images.mul_(brightness)
-    mean = images.mean((1, 2, 3), keepdim=True)
-    images = images.sub_(mean).mul_(contrast).add_(mean)
-    gray = images.mean(1, keepdim=True)
-    return images.sub_(gray).mul_(saturation).add_(gray).clamp_(0, 255)
+    """Change brightness, the contrast around the mean, and the saturation around gray, of values 0 to 255.
+
+    That is one linear map of the colors of an image, and an offset.
+    """
+    brightness, contrast, saturation = factors[:, :, None, None].unbind(1)
+    values, channels = images.flatten(2), images.shape[1]
+    colors = torch.eye(channels, device=images.device)
+    colors = torch.lerp(torch.full_like(colors, 1 / channels), colors, saturation) * (brightness * contrast)
+    offset = (1 - contrast) * brightness * values.mean((1, 2), keepdim=True)
+    return torch.baddbmm(offset, colors, values).clamp_(0, 255).view_as(images)

@@ -69,7 +69,8 @@ def _largest_losses(
         count = min(count, available)
     else:
         count = torch.minimum(as_count(count), as_count(available))
-    return top_k_mask(logits, unknown.expand(logits.shape), count, largest_share=largest_share)
+    unknown = unknown if unknown.shape == logits.shape else unknown.expand(logits.shape)
+    return top_k_mask(logits, unknown, count, largest_share=largest_share)
 
 
 @torch.no_grad()

@@ -60,7 +60,8 @@ class PartialEpoch(BaseModel, extra="forbid", strict=True, arbitrary_types_allow
 
     def add(self, loss: Tensor, images: int) -> None:
         """Add the mean loss of a batch of so many images; nothing waits for the device."""
-        self.loss_sum = self.loss_sum + loss.detach().to(widest_float(loss.device)) * images
+        value = float(loss) if loss.is_cpu else loss.detach().to(widest_float(loss.device))
+        self.loss_sum = self.loss_sum + value * images
         self.images += images
 
     @property

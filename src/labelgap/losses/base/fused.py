@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+from torch.nn.functional import softplus
 
 from labelgap.core.distributed import all_max, all_sum, world_size
 from labelgap.core.errors import InputError
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.losses.base.mixture import SOFTPLUS_THRESHOLD, Mixture, is_plain, mixture_entries
-from labelgap.losses.base.terms import LOWEST, Number, host_array, only_where, per_head, reduce, widen
+from labelgap.losses.base.terms import LOWEST, Number, only_where, per_head, reduce, widen
 
 Form = Callable[..., tuple[Tensor, ...]]
 """Takes a block of every input and of every constant; returns new tensors: the cost and its slope in each input."""
@@ -32,6 +31,12 @@ BLOCK_ENTRIES = {"cpu": 2**16, "cuda": 2**21}
 """Entries of a block by device: large enough for the calls to cost little; on a CPU its buffers stay in the cache."""
 SMALL: Final = 2**16
 """Entries up to which calls cost more than memory, so that torch's own function of a few terms is the fastest."""
+KNOWN, MODIFIED = 2, 3
+"""Masks beside those of ABSENT and PRESENT: the entries in either of the two, and those that the loss modifies."""
+SUMMED: Final = {"mean": 1, "sum": 2}
+"""The numbers of torch's own reductions."""
+FEW: Final = 2**14
+"""Entries up to which preparing an output takes longer on the CPU than a second pass."""
 
 
 class Fused(NamedTuple):
@@ -198,9 +203,11 @@ def over_batch(value: Number, like: Tensor) -> Number:
 
 def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
     """Return 1 where a label has a state and 0 elsewhere, in the float type of ``like``: faster than a mask."""
-    if like.dtype == torch.float32 and (codes := host_array(labels)) is not None:
-        return torch.from_numpy((codes == code).astype(np.float32))
-    if labels.dtype == torch.int8:  # one call; of wider integers it is slower
+    if code == KNOWN:
+        if labels.dtype == torch.int8:
+            return labels.view(torch.uint8).to(like.dtype).le_(PRESENT)  # of bytes without a sign unknown ones are more
+        return mask_of(labels, like, ABSENT).add_(mask_of(labels, like))
+    if labels.dtype == torch.int8 and not (labels.is_cpu and labels.numel() <= FEW):  # of others it is slower
         return torch.eq(labels, code, out=torch.empty_like(labels, dtype=like.dtype))
     return labels.to(like.dtype, copy=True).eq_(code)
 
@@ -286,7 +293,7 @@ def fused_mixture(
             both, present = _weights(columns, logits, labels.detach(), modified)
             target = present if isinstance(present, Tensor) else torch.full_like(logits, present, requires_grad=False)
             weight = None if is_plain(both, 1) else torch.as_tensor(both, dtype=logits.dtype, device=logits.device)
-            return binary_cross_entropy_with_logits(logits, target, weight, reduction=reduction)
+            return torch.binary_cross_entropy_with_logits(logits, target, weight, None, SUMMED[reduction])
     if plain is None or isinstance(expected, Tensor):
         numbers = [weight for row in mixture.rows for weight in row]
         logits = with_heads(logits, *numbers, 0.0 if expected is None else expected)
@@ -367,8 +374,6 @@ def _add(total: Tensor, values: Tensor, factor: Number, sign: float = 1.0) -> Te
     return total.add_(values, alpha=sign * factor)
 
 
-KNOWN, MODIFIED = 2, 3
-"""Masks beside those of ABSENT and PRESENT: the entries in either of the two, and those that the loss modifies."""
 Column = tuple[Number, list[tuple[int, Number]]]
 """The weight of unknown entries, and what the entries of each mask have in addition."""
 
@@ -408,19 +413,12 @@ def _target_columns(rows: Sequence[tuple[float, float, float]]) -> tuple[Column,
 
 def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified: Tensor | None) -> list[Number]:
     """Return the weights of a block's entries; plain numbers where all entries have the same."""
-    masks: dict[int, Tensor] = {}
-    used = {number for _, terms in columns for number, _ in terms}
-    if PRESENT in used or KNOWN in used:
-        masks[PRESENT] = mask_of(labels, like)
-    if ABSENT in used or KNOWN in used:
-        masks[ABSENT] = mask_of(labels, like, ABSENT)
-    if KNOWN in used:
-        masks[KNOWN] = masks[ABSENT].add_(masks[PRESENT])  # no column has ABSENT besides
-    if modified is not None:
-        masks[MODIFIED] = as_float(modified, like)
+    masks: dict[int, Tensor] = {} if modified is None else {MODIFIED: as_float(modified, like)}
     found = []
     for total, terms in columns:
         for number, weight in terms:
+            if number not in masks:
+                masks[number] = mask_of(labels, like, number)
             if is_plain(total, 0):
                 total = masks[number] if is_plain(weight, 1) else masks[number] * weight
             else:

@@ -90,7 +90,11 @@ class ImageInputs:
             return self._prepared(
                 _copy_ahead(self._load(rows, batch_size, epoch), self.device), rows, batch_size, epoch
             )
-        pixels: Batches = ((index, stored[there]) for index, there in _split(rows, batch_size, stored.device))
+        parts = _split(rows, batch_size, stored.device)
+        if stored.is_cpu:
+            pixels: Batches = ((index, stored.index_select(0, there)) for index, there in parts)
+        else:  # the layout of the memory stays
+            pixels = ((index, stored[there]) for index, there in parts)
         if stored.device.type != self.device.type:
             pixels = _copy_ahead(((index, values.pin_memory()) for index, values in pixels), self.device)
         return self._prepared(pixels, rows, batch_size, epoch)
