@@ -13,7 +13,7 @@ classes), and always for ``default`` ones (0.5, where the known labels support n
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -117,18 +117,26 @@ class PredictionColumns:
             "calibration": line and {"scale": line.scale, "offset": list(line.offset), "known": line.known},
         }
 
-    def table(self, images: Sequence[str], logits: NDArray[np.float32], bad: NDArray[np.bool_]) -> pa.Table:
-        """Return the rows of some images; those of unreadable images are blank but for the name."""
-        scores, names = expit(logits), pa.array(images, pa.string())
-        labels = labels_from_scores(scores, self.thresholds, self.calibration)
+    def describe(self, logits: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """Return what logits ``(B, K)`` say, an entry for each class; NaN is an image that cannot be read."""
+        scores = expit(logits)
+        probability = np.full_like(scores, np.nan)
+        if self.calibration is not None:
+            calibrated = np.flatnonzero(self.calibration.classes)
+            probability[:, calibrated] = self.calibration.probabilities(logits)[:, calibrated]
+        labels = labels_from_scores(np.nan_to_num(scores), self.thresholds, self.calibration)
+        labels[np.isnan(scores)] = _UNSURE
+        return {"logit": logits, "score": scores, "probability": probability, "label": labels}
+
+    def table(self, images: Sequence[str], found: Mapping[str, NDArray[Any]], bad: NDArray[np.bool_]) -> pa.Table:
+        """Return the rows of some images, as ``describe`` has them; those of unreadable ones are blank but the name."""
+        labels, names = found["label"], pa.array(images, pa.string())
         if self.layout == "lists":
             arrays = [names, *(self._lists((labels == state) & ~bad[:, None]) for state in _LISTS.values())]
             return pa.Table.from_arrays(arrays, schema=self.schema)
-        count, classes = logits.shape
-        column = np.broadcast_to(np.arange(classes), logits.shape)
-        values: dict[str, NDArray[Any]] = {"score": scores, "label": labels, "mark": column}
-        if self.calibration is not None:
-            values["probability"] = self.calibration.probabilities(logits)
+        count, classes = labels.shape
+        column = np.broadcast_to(np.arange(classes), labels.shape)
+        values = {**found, "mark": column}
         if self.layout == "wide":
             cells = ((name, number) for name, columns in self._columns.items() for number in columns)
             arrays = [names, *(self._array(name, values[name][:, number], bad) for name, number in cells)]

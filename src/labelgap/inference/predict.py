@@ -20,7 +20,6 @@ from typing import Final, NamedTuple, cast
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from labelgap.core.distributed import is_main_process, rank, world_size
 from labelgap.core.errors import InputError, LabelGapError, RunError
@@ -29,7 +28,7 @@ from labelgap.core.text import pluralize, quote_formulas
 from labelgap.core.trust import outside_links
 from labelgap.data.images import FileImages, ImageSource
 from labelgap.data.parts import DESCRIPTION, PartFolder, PartsDescription, PartSummary, part_name
-from labelgap.inference.columns import CsvWriter, PredictionColumns, csv_schema, labels_from_scores
+from labelgap.inference.columns import CsvWriter, PredictionColumns, csv_schema
 from labelgap.inference.parts import part_table
 from labelgap.inference.predictor import Prediction, Predictor
 from labelgap.training.devices import choose_device, choose_workers
@@ -260,9 +259,9 @@ class _Prediction:
             with open_writer(temporary, schema(self.columns)) as writer:
                 for names, logits, reasons in self._tables():
                     bad = np.array([reason is not None for reason in reasons], dtype=bool)
-                    writer.write_table(self.columns.table(names, np.nan_to_num(logits), bad))
-                    labels = labels_from_scores(expit(logits[~bad]), self.columns.thresholds, self.columns.calibration)
-                    counts += np.bincount(labels.ravel(), minlength=3)
+                    found = self.columns.describe(logits)
+                    writer.write_table(self.columns.table(names, found, bad))
+                    counts += np.bincount(found["label"][~bad].ravel(), minlength=3)
                     errors += [
                         (name, reason) for name, reason in zip(names, reasons, strict=True) if reason is not None
                     ]

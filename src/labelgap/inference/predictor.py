@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
 from torch import Tensor
 
 from labelgap.core.errors import InputError
@@ -23,7 +22,7 @@ from labelgap.data.addresses import EncodedImages
 from labelgap.data.images import FeatureVectors, ImageSource
 from labelgap.data.loader import ImageLoader, ReadBatch
 from labelgap.data.parts import PartsDescription
-from labelgap.inference.columns import PredictionColumns, labels_from_scores
+from labelgap.inference.columns import PredictionColumns
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics import Thresholds
 from labelgap.models import Backbone, Classifier
@@ -155,14 +154,8 @@ class Predictor:
         """Return the columns of logits ``(B, K)``; NaN is an image that cannot be read."""
         if not self.classes:
             return {}
-        scores: NDArray[np.float32] = expit(logits)
-        probability = np.full_like(scores, np.nan)
-        if self.calibration is not None:
-            calibrated = np.flatnonzero(self.calibration.classes)
-            probability[:, calibrated] = self.calibration.probabilities(logits)[:, calibrated]
-        labels = _CODES[labels_from_scores(np.nan_to_num(scores), self.thresholds, self.calibration)]
-        labels[np.isnan(scores)] = UNKNOWN
-        return {"logit": logits, "score": scores, "probability": probability, "label": labels}
+        found = self.columns.describe(logits)
+        return {**found, "label": _CODES[found["label"]]}
 
     def iterate(self, images: ImageSource, rows: Rows, workers: int = 0, threads: int = 0) -> Iterator[Prediction]:
         """Yield batches of rows in order, with logits and features if asked for; images are decoded ahead."""
