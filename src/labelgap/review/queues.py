@@ -22,7 +22,6 @@ from labelgap.metrics.label_model import to_log_odds
 from labelgap.review.acceptance import AcceptedLabels, measure_machine
 from labelgap.review.additions import FEWEST_EXAMPLES
 from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
-from labelgap.review.estimates import NEXT
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED
 from labelgap.training.auto import FEW_TAGGED
@@ -231,13 +230,6 @@ def likely_finds(review: Review) -> NDArray[np.float64]:
     group = class_number[order]
     turn = np.arange(len(group)) - np.searchsorted(group, np.arange(classes))[group]
     return np.bincount(group, (turn < STEP) * probability[order], classes).astype(np.float64)
-
-
-def expected_next(review: Review, class_number: int, count: int = NEXT) -> tuple[int, float | None]:
-    """Return how many candidates of a class come next, and how many of them are present; None without a model."""
-    first = class_feed(review, class_number).numbers[:count]
-    expected = float(_probability(review)[first].astype(np.float64).sum())
-    return len(first), None if np.isnan(expected) else expected
 
 
 def _probability(review: Review) -> NDArray[np.float64]:
