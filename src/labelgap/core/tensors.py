@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,41 +44,36 @@ def write_tensors(
 
     The writer of safetensors is not used: it makes a file of its own, which a kill leaves behind for ever.
     """
-    import torch
-
     content = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     names = sorted(content, key=lambda name: (-content[name].element_size(), name))  # each begins at a whole number
-    parts: dict[str, _Part] = {}
-    header, end = dict[str, object](), 0
+    parts, header, end = _parts(content), dict[str, object](), 0
     for name in names:
-        value = content[name]
-        parts[name] = str(value.dtype), tuple(value.shape), value.reshape(-1).view(torch.uint8).numpy().data
-        start, end = end, end + value.nbytes
-        letters = _TYPES[str(value.dtype).removeprefix("torch.")]
-        header[name] = {"dtype": letters, "shape": [*value.shape], "data_offsets": [start, end]}
+        start, end = end, end + content[name].nbytes
+        kind, shape, _ = parts[name]
+        header[name] = {"dtype": _TYPES[kind.removeprefix("torch.")], "shape": shape, "data_offsets": [start, end]}
     about = {**(metadata or {}), _DIGEST: _digest(parts, metadata or {})}
     text = json.dumps({"__metadata__": {_METADATA: json.dumps(about, sort_keys=True)}, **header}, separators=(",", ":"))
     line = text.encode().ljust(-(-len(text.encode()) // 8) * 8)
     with atomic_path(path, previous=previous) as temporary, temporary.open("wb") as file:
-        file.writelines([len(line).to_bytes(8, "little"), line, *(data for _, _, data in parts.values())])
+        file.writelines([len(line).to_bytes(8, "little"), line, *(parts[name][2] for name in names)])
 
 
 def read_tensors(path: Path, *, remedy: str = "") -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a file that ``write_tensors`` wrote, and its metadata."""
-    import torch
-
-    parts, metadata = _read(path, remedy)
-    tensors: dict[str, Tensor] = {}
-    for name, (kind, shape, content) in parts.items():
-        dtype = getattr(torch, kind.removeprefix("torch."))
-        flat = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
-        tensors[name] = flat.reshape(shape)
-    return tensors, metadata
+    metadata = read_tensor_metadata(path, remedy=remedy)
+    with _reading(path, remedy), safetensors.safe_open(path, framework="pt") as file:
+        tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return tensors, _checked(path, _parts(tensors), metadata, remedy)
 
 
 def read_shapes(path: Path, *, remedy: str = "") -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors, which are read as bytes and compared with the digest; takes no PyTorch."""
-    return {name: shape for name, (_, shape, _) in _read(path, remedy)[0].items()}
+    metadata = read_tensor_metadata(path, remedy=remedy)
+    with _reading(path, remedy), open_ordinary(path, size_limit(path)) as file:
+        found = safetensors.deserialize(file.read())  # type: ignore[no-untyped-call]
+        parts = {name: (_NAMES[each["dtype"]], tuple(each["shape"]), each["data"]) for name, each in found}
+    _checked(path, parts, metadata, remedy)
+    return {name: shape for name, (_, shape, _) in parts.items()}
 
 
 def read_tensor_metadata(path: Path, *, remedy: str = "") -> dict[str, str]:
@@ -90,17 +86,27 @@ def read_tensor_metadata(path: Path, *, remedy: str = "") -> dict[str, str]:
         return found
 
 
-def _read(path: Path, remedy: str) -> tuple[dict[str, _Part], dict[str, str]]:
-    metadata = read_tensor_metadata(path, remedy=remedy)
+@contextmanager
+def _reading(path: Path, remedy: str) -> Iterator[None]:
     try:
-        with reading(path, remedy), open_ordinary(path, size_limit(path)) as file:
-            found = safetensors.deserialize(file.read())  # type: ignore[no-untyped-call]
-            parts = {name: (_NAMES[each["dtype"]], tuple(each["shape"]), each["data"]) for name, each in found}
+        with reading(path, remedy):
+            yield
     except safetensors.SafetensorError as error:
         raise damaged(path, error, remedy) from None
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> dict[str, _Part]:
+    import torch
+
+    flat = {name: value.reshape(-1).view(torch.uint8).numpy().data for name, value in tensors.items()}
+    return {name: (str(value.dtype), tuple(value.shape), flat[name]) for name, value in tensors.items()}
+
+
+def _checked(path: Path, parts: Mapping[str, _Part], metadata: dict[str, str], remedy: str) -> dict[str, str]:
+    """Return the metadata without the digest; an error where that is of something else."""
     if metadata.pop(_DIGEST, None) != _digest(parts, metadata):
         raise damaged(path, "its content does not have the digest that it was written with", remedy)
-    return parts, metadata
+    return metadata
 
 
 def _digest(parts: Mapping[str, _Part], metadata: Mapping[str, str]) -> str:
