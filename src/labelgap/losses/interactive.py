@@ -48,8 +48,9 @@ def asymmetric_sigmoid(logits: Tensor, asymmetry: Number = 2.0) -> Tensor:
 
 def soft_labels(values: Tensor, labels: Tensor, asymmetry: Number = 2.0) -> Tensor:
     """Replace soft labels ``(…, B, K)`` where the label is known: 1 where present, −1/c where absent."""
-    present, absent, _ = states(labels)
-    return torch.where(present, 1.0, torch.where(absent, -1 / over_batch(asymmetry, values), values))
+    present, _, unknown = states(labels)
+    known = torch.where(present, values.new_ones(()), -1 / over_batch(asymmetry, values))
+    return torch.where(unknown, values, known)
 
 
 def co_occurrence(table: LabelTable) -> Tensor:
@@ -147,6 +148,21 @@ def _space(
     return cosine.expand(shape), (length * known).expand(shape), cosines
 
 
+class _Product(torch.autograd.Function):
+    """Some rows of the product of labels and graph, which is known, and their gradient in the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, product: Tensor, rows: Tensor, graph: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        return product.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, Tensor]:
+        """Multiply with the labels."""
+        (rows,) = ctx.saved_tensors
+        return None, None, rows.mT @ gradients[0]
+
+
 class InteractiveLearning(PerImageState):
     r"""Cost of the known labels, plus the residuals of labels and features given a few similar images; final.
 
@@ -219,7 +235,8 @@ class InteractiveLearning(PerImageState):
         rows = np.sort(numpy_generator(seed, "imcl").permutation(len(table))[: self.dictionary])
         slot = torch.full((len(table), 1), len(rows))
         slot[torch.from_numpy(rows), 0] = torch.arange(len(rows))
-        self.graph = nn.Parameter(co_occurrence(table).expand(*self.heads, -1, -1).clone().to(device))
+        graph = co_occurrence(table).to(device).expand(*self.heads, -1, -1)
+        self.graph = nn.Parameter(graph.clone(memory_format=torch.contiguous_format))  # as its gradient is
         self.register_buffer("slot", slot.to(device), persistent=False)
         self.register_buffer("atom_labels", table.batch(rows).to(device), persistent=False)
         self.register_buffer("seen", torch.zeros(*self.heads, len(rows), dtype=torch.bool, device=device))
@@ -238,7 +255,11 @@ class InteractiveLearning(PerImageState):
         assert features is not None
         features = widen(features).to(logits.dtype)
         mine = soft_labels(asymmetric_sigmoid(logits, self.asymmetry), labels, self.asymmetry)
-        theirs, their_features = self._dictionary(logits.dtype, features)
+        graph = self.graph.to(logits.dtype)
+        thought, their_features = self._dictionary(logits.dtype, features)
+        on_host = logits.is_cpu and not torch.compiler.is_compiling()
+        told = thought @ (graph.detach() if on_host else graph)
+        theirs = soft_labels(told, self.atom_labels, self.asymmetry)
         weights = per_head(self.lambda_labels, logits), per_head(self.lambda_features, logits)
         total = (weights[0] + weights[1]).clamp(min=torch.finfo(logits.dtype).tiny)
         views = (
@@ -250,6 +271,12 @@ class InteractiveLearning(PerImageState):
             views, allowed, atoms=self.atoms, threshold=self.threshold, max_atoms=self.max_atoms
         )
         a, b = (part.to(logits.dtype) for part in coefficients)
+        if on_host:  # only of atoms that were chosen the graph has a gradient
+            chosen = a.flatten(0, -2).any(dim=0).nonzero()[:, 0]
+            a = a.index_select(-1, chosen)
+            rows = told.index_select(-2, chosen), thought.index_select(-2, chosen)
+            told = _Product.apply(*rows, graph)  # type: ignore[no-untyped-call]
+            theirs = soft_labels(told, self.atom_labels[chosen], self.asymmetry)
         unlike = weights[0] * (mine - a @ theirs) ** 2
         strange = weights[1] * ((features - b @ their_features) ** 2).sum(dim=-1, keepdim=True) / logits.shape[-1]
         known = fused_mixture(logits, labels, Mixture(unknown=IGNORED), eps=self.eps, reduction=self.reduction)
@@ -257,15 +284,14 @@ class InteractiveLearning(PerImageState):
         return self.mark(cost, slot, logits, features)
 
     def _dictionary(self, dtype: torch.dtype, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the labels of all atoms, through the graph, ``(…, M, K)``, and their features, ``(…, M, D)``."""
+        """Return the labels of all atoms, before the graph, ``(…, M, K)``, and their features, ``(…, M, D)``."""
         kept = self.atom_features.to(dtype)
         if not kept.shape[-1]:
             kept = features.new_zeros((*kept.shape[:-1], features.shape[-1]))
         if kept.shape[-1] != features.shape[-1]:
             raise InputError(f"'{self.name}' knows {kept.shape[-1]} features an image, not {features.shape[-1]}.")
         thought = asymmetric_sigmoid(self.atom_logits.to(dtype), self.asymmetry)
-        told = soft_labels(thought, self.atom_labels, self.asymmetry) @ self.graph.to(dtype)
-        return soft_labels(told, self.atom_labels, self.asymmetry), kept
+        return soft_labels(thought, self.atom_labels, self.asymmetry), kept
 
     @torch.no_grad()
     def after_step(self) -> None:
