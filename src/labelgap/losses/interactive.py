@@ -26,7 +26,16 @@ from labelgap.labels.codes import PRESENT
 from labelgap.losses.base.fused import fused_mixture, over_batch
 from labelgap.losses.base.mixture import IGNORED, Mixture
 from labelgap.losses.base.state import PerImageState
-from labelgap.losses.base.terms import Number, check_integer, check_number, per_head, states, widen, widest_float
+from labelgap.losses.base.terms import (
+    Number,
+    check_integer,
+    check_number,
+    host_array,
+    per_head,
+    states,
+    widen,
+    widest_float,
+)
 
 DICTIONARY = 256
 
@@ -257,7 +266,7 @@ class InteractiveLearning(PerImageState):
         mine = soft_labels(asymmetric_sigmoid(logits, self.asymmetry), labels, self.asymmetry)
         graph = self.graph.to(logits.dtype)
         thought, their_features = self._dictionary(logits.dtype, features)
-        on_host = logits.is_cpu and not torch.compiler.is_compiling()
+        on_host = host_array(slot) is not None
         told = thought @ (graph.detach() if on_host else graph)
         theirs = soft_labels(told, self.atom_labels, self.asymmetry)
         weights = per_head(self.lambda_labels, logits), per_head(self.lambda_features, logits)
@@ -272,7 +281,7 @@ class InteractiveLearning(PerImageState):
         )
         a, b = (part.to(logits.dtype) for part in coefficients)
         if on_host:  # only of atoms that were chosen the graph has a gradient
-            chosen = a.flatten(0, -2).any(dim=0).nonzero()[:, 0]
+            chosen = torch.from_numpy(np.flatnonzero(a.numpy().reshape(-1, a.shape[-1]).any(axis=0)))
             a = a.index_select(-1, chosen)
             rows = told.index_select(-2, chosen), thought.index_select(-2, chosen)
             told = _Product.apply(*rows, graph)  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from tests.losses.test_loss_device import Watch
 from tests.training.heads.reference_loop import BATCH, EPOCHS, some_features, some_labels, train_epochs, train_together
 
 import labelgap as lg
-from labelgap.losses import ranking
+from labelgap.losses import interactive, ranking
 from labelgap.losses.base import selection, terms
 from labelgap.losses.kernels import disabled
 from labelgap.training.heads import HeadPlan, LinearEngine, grouping
@@ -54,7 +54,7 @@ def engine_of(device: str, plans: Sequence[HeadPlan], **settings: Any) -> Linear
 
 @pytest.mark.parametrize("method", lg.methods())
 def test_no_step_synchronizes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (selection, terms, ranking):
+    for module in (selection, terms, ranking, interactive):
         monkeypatch.setattr(module, "host_array", lambda values: None)
     engine = engine_of("imitated", plans_of([method], (TABLE, some_labels(1))))
     engine.train_epoch(2)
