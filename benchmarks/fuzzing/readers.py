@@ -67,7 +67,7 @@ def _review(folder: Path, read_only: bool = False) -> Any:
 
 def _store(folder: Path) -> Any:
     with closing(DecisionStore(folder / STORE)) as store:
-        return [store.id, store.events(), store.current(), store.accepted(), store.last_id()]
+        return [store.id, store.events(), store.recent(3), store.current(), store.accepted(), store.last_id()]
 
 
 def _audit(folder: Path) -> Any:

@@ -74,18 +74,18 @@ Browser = Annotated[str, Depends(_browser)]
 ClassNumber = Annotated[int | None, Query(alias="class", ge=0, le=10**7)]
 
 
-def counter_parts(context: AppContext, number: int | None) -> dict[str, Any]:
+def counter_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
     """Return the parts of a page that change with every decision."""
-    counters = counters_context(context.review, context.known_class(number))
+    counters = counters_context(context.review, context.known_class(number), reviewer or context.reviewer)
     return {"counters": render("counters.html", counters=counters)}
 
 
-def status_parts(context: AppContext, number: int | None) -> dict[str, Any]:
+def status_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
     """Return the parts of a page that a poll brings; its panel is the same for everybody, and may be a little old."""
     review, known = context.review, context.known_class(number)
     with review.cache.tolerating(_PANEL_SECONDS):
         panel = review.cached(f"html {known}", lambda: render("panel.html", panel=panel_context(review, known)))
-    return {"panel": panel, **counter_parts(context, known)}
+    return {"panel": panel, **counter_parts(context, known, reviewer)}
 
 
 def check_class(context: AppContext, number: int | None) -> None:
@@ -190,7 +190,7 @@ class Visitor:
             csrf_token=context.policy.csrf_token,
             reviewer=context.reviewer,
             heat=context.heat_maps.available,
-            counters=counters_context(self.review, number),
+            counters=counters_context(self.review, number, context.reviewer),
             panel=panel_context(self.review, number),
             version=package_version(),
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,8 +15,11 @@ from numpy.typing import NDArray
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.review.candidates import WRONG, Candidates
 from labelgap.review.store import ASKED, DecisionEvent, DecisionStore, LabelKey
+from labelgap.review.team import answers_per_minute
 
+_RECENT_EVENTS: Final = 2000
 _MAX_INCREMENT: Final = 2000  # with more new events than this, reading everything again is faster
+_SPEED_WINDOW: Final = timedelta(minutes=5)
 
 
 class CurrentDecisions:
@@ -39,6 +44,8 @@ class CurrentDecisions:
         self.reviewer = np.zeros(count, dtype=np.int32)  # index into reviewers
         self.reviewers: list[str] = []
         self.last_id = self.store.last_id()
+        recent = self.store.recent(_RECENT_EVENTS)
+        self.recent = deque((event for event in recent if event.is_answer), _RECENT_EVENTS)
         self.others: dict[LabelKey, int] = {}  # value of each label that is decided and no candidate, e.g. of a copy
         for event in self.store.accepted():
             self._set(event.key, event)
@@ -59,6 +66,8 @@ class CurrentDecisions:
     def _apply(self, events: Iterable[DecisionEvent]) -> None:
         for event in events:
             self.last_id = event.id
+            if event.is_answer:
+                self.recent.append(event)
             if event.undoes is not None:
                 self._set(event.key, self.store.current_for(event.key))
             elif event.accepted:
@@ -111,6 +120,12 @@ class CurrentDecisions:
             counts = np.bincount(self.reviewer[self.decided], minlength=len(self.reviewers)).tolist()
             pairs = zip(self.reviewers, counts, strict=True)
             return sorted(((name, count) for name, count in pairs if count), key=lambda pair: -pair[1])
+
+    def per_minute(self, reviewer: str, now: datetime | None = None) -> float | None:
+        """Return a reviewer's decisions per minute over the last five, without pauses; None after too little work."""
+        since = (now or datetime.now(UTC)) - _SPEED_WINDOW
+        events = [event for event in list(self.recent) if event.reviewer == reviewer]
+        return answers_per_minute([event.time for event in events if event.time >= since])
 
 
 @dataclass(frozen=True)

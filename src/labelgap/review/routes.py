@@ -267,7 +267,7 @@ def changes(
         tiles = [views.make_tile(context.review, int(row)) for row in rows]
         reload = since < current.reload_before
     changed = [{name: each[name] for name in ("id", "value", "version", "who")} for each in tiles]
-    parts = status_parts(context, number)
+    parts = status_parts(context, number, reviewer)
     update = None if ranking is None else _update(visitor, aim, number, ranking, size)
     team = {"lease": leased, "people": [] if number is None else context.leases.people(browser, number)}
     return {"changes": changed, "last_id": last_id, "reload": reload, "update": update, **team, **parts}
@@ -304,7 +304,7 @@ def decide(context: Context, browser: Browser, batch: DecisionBatch, number: Cla
     gone = [request_id for request_id, action in actions.items() if action is None]
     results += [{"request_id": request_id, "status": "gone", "id": ""} for request_id in gone]
     problem = "conflict" if any(outcome.status == "conflict" for outcome in outcomes) else "gone" if gone else ""
-    answer = {"results": results, "problem": problem, **counter_parts(context, number)}
+    answer = {"results": results, "problem": problem, **counter_parts(context, number, batch.reviewer)}
     return JSONResponse(answer, 409 if problem else 200)
 
 

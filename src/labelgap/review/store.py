@@ -176,6 +176,10 @@ class DecisionStore:
         """Return the events after id ``since``, in order."""
         return self._select("WHERE id > ? ORDER BY id", since)
 
+    def recent(self, limit: int) -> list[DecisionEvent]:
+        """Return the last events, in order."""
+        return self._select("ORDER BY id DESC LIMIT ?", limit)[::-1]
+
     def last_id(self) -> int:
         """Return the id of the last event; 0 when there is none."""
         return int(self._execute("SELECT coalesce(max(id), 0) FROM events")[0][0])

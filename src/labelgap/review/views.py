@@ -257,12 +257,13 @@ def _better_class(classes: list[ClassProgress], current: int, likely: NDArray[np
     return {"number": other.number, "name": other.name, "likely": there, "here": own, "step": queues.STEP}
 
 
-def counters_context(review: Review, class_number: int | None) -> dict[str, Any]:
+def counters_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:
     """Return what the head of every page shows, made anew for every decision."""
-    progress = review.progress()
+    progress, speed = review.progress(), review.current.per_minute(reviewer)
     return {
         "progress": progress,
         "share": progress.decided / max(progress.total, 1),
+        "speed": None if speed is None else round(speed),
         "examples": added_context(review, class_number),
     }
 
@@ -287,10 +288,10 @@ def _panel(review: Review, class_number: int | None) -> dict[str, Any]:
 
 
 def _team(review: Review) -> dict[str, Any]:
-    """Return who decided how many, how well people agree, and how many disagreements are open."""
-    pairs = review.opinions.pairs()
+    """Return who decided how many and how fast, how well people agree, and how many disagreements are open."""
+    pairs, current = review.opinions.pairs(), review.current
     return {
-        "people": review.current.count_by_reviewer(),
+        "people": [(name, count, current.per_minute(name)) for name, count in current.count_by_reviewer()],
         "agreement": describe_agreement(measure_agreement(pairs).total) if pairs else "",
         "disagreements": sum(pair.is_open for pair in pairs),
     }
