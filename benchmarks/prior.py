@@ -1,12 +1,14 @@
 """What teachers of three qualities bring on VOC2012, one known present label per training image and nothing else.
 
-    python -m benchmarks.prior [METHOD …] [--draws N] [--audit]
+    python -m benchmarks.prior [METHOD …] [--draws N] [--audit | --full N]
 
 The images are the 1,600 official training photos of the sample, with features of a ResNet-50. ``good``: heads on
 features of ``efficientnet-lite0``, trained on the full labels of 200 photos of official val that are in no split here.
 ``confounded``: the same heads with the classes in pairs exchanged, so that it calls a dog what shows a cat. ``half``:
 exchanged in the last ten classes alone. ``random``: a uniform number per label. Test is the rest of official val; there
 is no val: ``auto`` cross-validates its settings on what is known, the others have fixed ones.
+
+With ``--full N`` all labels of N random images are known instead; of 0, each prior is believed as it stands.
 
 Without ``--audit`` it prints the test mAP of each method with and without each prior, the mean over draws of labels and
 of taught photos. With it: the average precision of all unknown labels as an audit ranks them, how many are likely, the
@@ -44,7 +46,6 @@ SETTINGS: dict[bool, Any] = {
     False: {"optimizer": "newton", "weight_decay": 0.0032, "standardize": True, "folds": 0},
 }
 """Of ``auto``, which searches, and of the others: a penalty of 0.05 D / (N K) (training/auto.py)."""
-SOURCES = ("none", "good", "confounded", "half", "random", "all")
 
 
 def teachers(data: Dataset, photos: Dataset, seed: int) -> dict[str, NDArray[np.float64]]:
@@ -69,8 +70,8 @@ def stem(name: str) -> str:
     return Path(name).stem
 
 
-def album(photos: Dataset, seed: int) -> Dataset:
-    """Return the features of the photos, with one known present label each."""
+def album(photos: Dataset, seed: int, full: int | None = None) -> Dataset:
+    """Return the features of the photos, with one known present label each, or with all labels of some of them."""
     whole = lg.load(f"features={FEATURES}")
     assert whole.val is not None and whole.test is not None and photos.test is not None and photos.val is not None
     sampled = {stem(name) for split in (photos.train, photos.val) for name in split.labels.images}
@@ -87,7 +88,12 @@ def album(photos: Dataset, seed: int) -> Dataset:
         )
     ]
     made = Dataset("voc", splits[0], None, splits[1], backbone="features", protocol="linear", flip=False)
-    return made.observe(positives=1, negatives=0, seed=seed)
+    if full is None:
+        return made.observe(positives=1, negatives=0, seed=seed)
+    codes = made.train.evaluation_labels.to_dense().copy()
+    codes[np.random.default_rng(seed).permutation(len(codes))[full:]] = lg.UNKNOWN
+    hidden = lg.LabelTable.from_dense(codes, classes=made.classes, images=made.train.labels.images)
+    return replace(made, train=replace(made.train, labels=hidden, truth=made.train.evaluation_labels))
 
 
 def with_sources(data: Dataset, said: Mapping[str, NDArray[np.float64]]) -> Dataset:
@@ -119,18 +125,20 @@ def measure(run: lg.Run, data: Dataset, *, audit: bool) -> list[float]:
     return values
 
 
-def main(methods: list[str], draws: int, *, audit: bool) -> None:
+def main(methods: list[str], draws: int, *, audit: bool, full: int | None = None) -> None:
     """Print a line for each method and set of sources."""
     photos = lg.load("voc2012", DEVKIT)
     found: dict[tuple[str, str], list[list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for draw in range(draws):
-            data = album(photos, 1200 + draw)
+            data = album(photos, 1200 + draw, full)
             said = teachers(data, photos, draw)
             sets = {"none": {}, **{name: {name: each} for name, each in said.items()}, "all": said}
+            if full == 0:
+                del sets["none"]
             for method in methods:
                 plain = None
-                for name in SOURCES:
+                for name in sets:
                     seen = with_sources(data, sets[name])
                     if not audit or plain is None:
                         out = Path(folder) / f"{method}-{name}-{draw}"
@@ -141,13 +149,16 @@ def main(methods: list[str], draws: int, *, audit: bool) -> None:
                     shown = " ".join(f"{value:8.2f}" for value in values)
                     print(f"draw {draw}  {method:<5} {name:<11}{shown}  {plain.config.method} {used}", flush=True)
     for (method, name), every in found.items():
-        mean, base = np.mean(every, axis=0), np.mean(found[method, "none"], axis=0)
-        least = np.min(np.subtract(every, found[method, "none"]), axis=0)
+        without = found.get((method, "none"), every)
+        mean, base = np.mean(every, axis=0), np.mean(without, axis=0)
+        least = np.min(np.subtract(every, without), axis=0)
         shown = " ".join(f"{m:8.2f} ({m - b:+.2f}, least {d:+.2f})" for m, b, d in zip(mean, base, least, strict=True))
         print(f"mean    {method:<5} {name:<11}{shown}")
 
 
 if __name__ == "__main__":
     given = [each for each in sys.argv[1:] if not each.startswith("--")]
-    number = int(given.pop()) if "--draws" in sys.argv else 1
-    main(given or ["an", "em", "wan", "auto"], number, audit="--audit" in sys.argv)
+    numbers = {each: int(sys.argv[sys.argv.index(each) + 1]) for each in ("--draws", "--full") if each in sys.argv}
+    methods = [each for each in given if not each.isdigit()]
+    default = ["auto"] if "--full" in numbers else ["an", "em", "wan", "auto"]
+    main(methods or default, numbers.get("--draws", 1), audit="--audit" in sys.argv, full=numbers.get("--full"))

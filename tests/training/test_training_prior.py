@@ -23,7 +23,7 @@ from labelgap.data.images import FeatureVectors
 from labelgap.labels import UNKNOWN
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
-from labelgap.training.prior import calibrate, class_slopes
+from labelgap.training.prior import believe, calibrate, class_slopes
 
 
 def album(images: int = 500, classes: int = 6, seed: int = 0) -> lg.Dataset:
@@ -79,21 +79,22 @@ def test_each_source_counts_where_it_is_right_and_says_nothing_elsewhere(data: l
     seen = with_prior(data, good=good, half=half, noise=np.random.default_rng(0).random(good.shape))
     assert seen.prior is not None
     found = calibrate(seen.prior, data.train.labels, logits_of(data))
-    of_good, of_half, of_noise = (np.array(each.slopes) for each in found.record.sources)
+    of_good, of_half, of_noise = (np.array(each.slopes) for each in found.sources)
     assert (of_good > 0).all()
     assert of_half[3:].max() < 0.2 * of_half[:3].min() or not of_half[3:].any()
     assert of_noise.max() < 0.2 * of_good.mean()
-    assert found.soft is not None
     unknown = data.train.labels.to_dense() == UNKNOWN
     truth = data.train.evaluation_labels.to_dense() == lg.PRESENT
-    target, weight = found.soft
+    (target, weight), (every, share), chance = found.soft(every=False), found.soft(every=True), found.chance
     assert (target[weight > 0] == 1).all() and not weight[~unknown | (target < 0.5)].any()
-    chance = np.where(weight > 0, (1 + weight) / 2, target)
+    np.testing.assert_allclose(weight[unknown], np.maximum(0, 2 * chance[unknown] - 1), atol=1e-6)
+    np.testing.assert_allclose(every, chance, atol=1e-6)
+    assert (share == unknown).all()
     assert abs(chance[unknown].mean() - truth[unknown].mean()) < 0.1
     assert abs(chance[weight > 0].mean() - truth[weight > 0].mean()) < 0.1
     assert chance[unknown & truth].mean() > 2 * chance[unknown & ~truth].mean()
-    right = found.record.sources[0].right
-    assert right is not None and right > 0.5 > (found.record.sources[2].right or 0.0)
+    right = found.sources[0].right
+    assert right is not None and right > 0.5 > (found.sources[2].right or 0.0)
 
 
 def test_the_report_says_of_each_source_what_it_is_worth(data: lg.Dataset, tmp_path: Path) -> None:
@@ -111,8 +112,8 @@ def test_a_label_of_which_no_source_says_anything_has_no_weight(data: lg.Dataset
     good[:100] = np.nan
     seen = with_prior(data, good=good)
     assert seen.prior is not None
-    soft = calibrate(seen.prior, data.train.labels, logits_of(data)).soft
-    assert soft is not None and not soft.weight[:100].any() and soft.weight[100:].any()
+    told = calibrate(seen.prior, data.train.labels, logits_of(data)).told
+    assert not told[:100].any() and told[100:].any()
 
 
 def test_sources_that_say_nothing_change_nothing(data: lg.Dataset, tmp_path: Path) -> None:
@@ -150,10 +151,7 @@ def test_auto_takes_a_prior_only_if_it_helps(data: lg.Dataset, tmp_path: Path, m
 def flattered(*arguments: Any) -> Any:
     """A calibration that believes the opposite of what was found."""
     found = calibrate(*arguments)
-    assert found.soft is not None
-    unlikely = (found.soft.target < np.quantile(found.soft.target, 0.4)).astype(np.float32)
-    soft = found.soft._replace(target=unlikely, weight=unlikely)
-    return type(found)(soft, found.record)
+    return replace(found, chance=1 - found.chance)
 
 
 def test_a_method_that_takes_no_prior_says_so(data: lg.Dataset, tmp_path: Path) -> None:
@@ -201,6 +199,7 @@ def test_a_prior_counts_as_unused_where_val_prefers_a_method_without(
 ) -> None:
     assert data.test is not None
     monkeypatch.setattr("labelgap.training.plan.auto_methods", lambda data: ("gr",))
+    monkeypatch.setattr("labelgap.training.fit.EVERY", "gr")
     seen = with_prior(replace(data, val=replace(data.test, name="val"), test=None), teacher=teach(data))
     record = fit(seen, tmp_path / "run", "auto").metrics["prior"]
     assert record["score"] > record["score_without"] and not record["used"]
@@ -217,3 +216,35 @@ def test_a_prior_is_judged_by_a_head_that_takes_it_where_absents_are_known(tmp_p
     data = album().observe(positives=1, negatives=2, seed=1)
     run = fit(with_prior(data, teacher=teach(data)), tmp_path / "run", "auto")
     assert run.metrics["prior"]["score"] > run.metrics["prior"]["score_without"] + 0.01
+
+
+def test_where_nothing_is_known_the_prior_is_believed_as_it_stands(data: lg.Dataset, tmp_path: Path) -> None:
+    blank = data.observe(positives=0, negatives=0, seed=1)
+    with pytest.raises(InputError, match="--prior"):
+        fit(blank, tmp_path / "refused", "auto")
+    good = teach(data)
+    good[:10] = np.nan
+    seen = with_prior(blank, good=good, weaker=teach(data, noise=3.0, seed=1))
+    assert seen.prior is not None
+    soft = believe(seen.prior, seen.train.labels).soft
+    assert soft is not None and (soft.weight == 1).all()
+    said = np.nanmean([[*good], [*teach(data, noise=3.0, seed=1)]], axis=0)
+    np.testing.assert_allclose(soft.target, 0.05 + 0.9 * said, atol=1e-6)
+    run = fit(seen, tmp_path / "run", "auto")
+    assert run.metrics["prior"]["used"] and not run.metrics["prior"]["calibrated"]
+    assert run.metrics["test"]["map"] > 0.6
+    assert {each["right"] for each in run.metrics["prior"]["sources"]} == {None} and run.config.why is not None
+    assert "<figure" not in lg.write_report(run).read_text("utf-8").split("<h2>The prior")[1].split("<h2>")[0]
+
+
+def test_where_few_images_are_labeled_in_full_each_unknown_label_has_its_probability_as_target(
+    data: lg.Dataset, tmp_path: Path
+) -> None:
+    codes = data.train.evaluation_labels.to_dense().copy()
+    codes[25:] = UNKNOWN
+    table = lg.LabelTable.from_dense(codes, classes=data.classes, images=data.train.labels.images)
+    few = replace(data, train=replace(data.train, labels=table))
+    plain = fit(few, tmp_path / "plain", "auto")
+    run = fit(with_prior(few, good=teach(data)), tmp_path / "prior", "auto")
+    assert run.metrics["prior"]["used"] and run.metrics["prior"]["every"] and run.config.method == "iu"
+    assert run.metrics["test"]["map"] > plain.metrics["test"]["map"] + 0.05

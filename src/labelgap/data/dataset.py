@@ -207,9 +207,9 @@ class Dataset:
 
     @classmethod
     def of(cls, name: str, parts: Mapping[str, Split], findings: Sequence[Finding], **options: Any) -> Dataset:
-        """Return the data set of splits by their names; an error where no label of train is known."""
-        if "train" not in parts or not len(parts["train"].labels.values):
-            raise InputError(f"{name}: no label of a train image is known, so there is nothing to learn from.")
+        """Return the data set of splits by their names; an error where there is no train."""
+        if "train" not in parts:
+            raise InputError(f"{name}: no image is in train, so there is nothing to learn from.")
         return cls(name, parts["train"], parts.get("val"), parts.get("test"), tuple(findings), **options)
 
     def __repr__(self) -> str:

@@ -32,6 +32,11 @@ FEW_TAGGED: Final = 0.4
 """Where a smaller share of the images has a known present, `gr` learns that no class is ever present."""
 
 
+def only_prior(data: Dataset) -> bool:
+    """Return whether no label of train is known to be present, so that its prior is all there is to learn from."""
+    return data.prior is not None and not data.train.labels.counts().present.any()
+
+
 def tagged_share(table: LabelTable) -> float:
     """Return the share of the images that have a known present."""
     return len(np.unique(table.rows[table.values == PRESENT])) / len(table)
@@ -45,8 +50,6 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
     images have a known present; else `gr`.
     """
     present, absent, unknown = table.counts().total
-    if present == 0:
-        raise InputError("no label is known to be present: there is nothing to learn from. Tag a few images.")
     random_start = protocol == "end-to-end" and not pretrained
     if unknown == 0:
         return "bce" if random_start else "bce-ls", "every label is known"
@@ -62,8 +65,8 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
 FOLDS: Final = 5
 NEWTON_LABELS: Final = 20_000_000  # heads are trained on all images at once up to so many labels
 NEWTON: Final = {"optimizer": "newton", "lr": 1.0, "epochs": 15}
-STRENGTHS: Final = (0.015, 0.15, 1.5)
-"""The first penalties that are compared, as s; ``neighbors`` has those between and beyond them."""
+STRENGTHS: Final = (0.15, 0.015, 1.5)
+"""The first penalties that are compared, as s; where nothing tells, the first. ``neighbors`` has those around."""
 STEP: Final = 10**0.5
 CLOSE: Final = 0.01  # penalties of a method are refined while its score is so close to that of the best one
 FEW_PRESENT: Final = 10

@@ -51,7 +51,7 @@ from labelgap.training.loop.trace import merge_trace
 from labelgap.training.loop.trainer import EpochCallback, Trainer, TrainingContext, should_stop
 from labelgap.training.network import copy_backbone, initial_network
 from labelgap.training.plan import TrainingPlan, TrainingRequest, plan_training, prepare_data
-from labelgap.training.prior import CalibratedPrior, lay_prior
+from labelgap.training.prior import EVERY, CalibratedPrior, ignores_unknown, lay_prior
 from labelgap.training.progress import Reporter
 from labelgap.training.run import Run
 from labelgap.training.run_files import HANDOFF_FILE, LINEAR_FOLDER, PRIOR_FILE
@@ -238,7 +238,7 @@ def _resumed_search(plan: TrainingPlan, started: Run) -> Search | None:
     """Return what the run to resume has searched already; an error if it was started with other settings."""
     config, search = plan.config, None
     if plan.search is not None:
-        methods = plan.search.methods or (config.method,)
+        methods = (*plan.search.methods, EVERY) if plan.search.methods else (config.method,)
         search = Search.load(started.path, config.fingerprint(), plan.data.train.labels, methods)
     chosen = config if search is None else config.model_copy(update=dict(search.settings))
     check_config(started.path, started.config, chosen, config)
@@ -265,10 +265,12 @@ def _lay_prior(
     assert found is not None
     context.reporter.log(str(found))
     data, search = replace(data, train=replace(data.train, labels=labels.with_soft(found.soft))), plan.search
-    if search is not None and found.soft is not None and found.record.judge == "train":
-        search = replace(
-            search, methods=tuple(name for name in search.methods if describe_method(name).loss_class.takes_soft)
-        )
+    if search is not None and search.methods and found.soft is not None:
+        methods, every = [*search.methods], [EVERY] if found.record.every else []
+        if found.record.judge == "train":
+            takes = [name for name in methods if describe_method(name).loss_class.takes_soft]
+            methods = [] if every else [name for name in takes if not ignores_unknown(name)]
+        search = replace(search, methods=tuple(dict.fromkeys([*methods, *every])))
     return replace(context, data=data, prior=found.record), replace(plan, data=data, search=search)
 
 
@@ -278,7 +280,7 @@ def _train_head(
     """Train a head on fixed features, in one process, after a search for the settings that are open."""
     if plan.search is not None:
         search = search or search_settings(plan, features, context.reporter)
-        config = plan.config.model_copy(update={**search.settings, "why": search.reason})
+        config = plan.config.model_copy(update={**search.settings, "why": search.reason or plan.config.why})
         if search.reason is not None:
             context.reporter.log(f"{config.method}: {search.reason}")
         search.save(context.folder, plan.config.fingerprint())

@@ -25,7 +25,15 @@ from labelgap.models.batch_norm import check_batch_norm
 from labelgap.models.inference import inference_precision
 from labelgap.models.info import NO_WEIGHTS, OPEN_CLIP_PREFIX
 from labelgap.models.weight_files import check_weight_file
-from labelgap.training.auto import SearchSpace, auto_methods, choose_method, head_settings, is_searched, resolve_folds
+from labelgap.training.auto import (
+    SearchSpace,
+    auto_methods,
+    choose_method,
+    head_settings,
+    is_searched,
+    only_prior,
+    resolve_folds,
+)
 from labelgap.training.config import RunConfig
 from labelgap.training.keywords import TrainingKeywords
 from labelgap.training.loop.trace import parse_trace
@@ -148,8 +156,11 @@ def plan_training(
     request.check()
     if empty := [split.name for split in data.splits if not len(split)]:
         raise InputError(f"{data.name}: {empty[0]} has no images. Leave the split out, or give it some.")
-    if not len(data.train.labels.values):
-        raise InputError(f"{data.name}: no label of train is known, there is nothing to learn from. Tag a few images.")
+    if data.prior is None and not data.train.labels.counts().present.any():
+        raise InputError(
+            f"{data.name}: no label of train is known to be present, there is nothing to learn from. Tag a few images, "
+            "or say by --prior FILE what a model or other people say of them."
+        )
     protocol, from_preset = _protocol(data, request, device, stored)
     data = data if protocol == "linear" else hold_out_val(data)
     data, left_out = without_reviewed_absents(data, request)
@@ -355,6 +366,8 @@ def _method(
         method = request.method
     elif request.teacher is not None:
         (method, given), why = TAUGHT, "the teacher speaks of every unknown label"
+    elif only_prior(data):
+        (method, given), why = TAUGHT, "no label is known to be present: the prior is all there is to learn from"
     else:
         method, why = choose_method(data.train.labels, protocol, pretrained=pretrained)
         if data.prior is not None and method == "gr":
@@ -403,7 +416,8 @@ def _search_space(
     space = SearchSpace()
     if request.preset is None:
         rate = "lr" not in given and config.optimizer != "newton"
-        compared = auto_methods(data) if request.method == "auto" and request.teacher is None else ()
+        taught = request.teacher is not None or only_prior(data)
+        compared = auto_methods(data) if request.method == "auto" and not taught else ()
         space = SearchSpace(compared, "weight_decay" not in given, rate)
     return space if config.folds or space != SearchSpace() else None
 

@@ -14,7 +14,9 @@ The label model (``metrics.label_model``) makes probabilities t of the sums.
 
 An unknown label of which a source that counts says something counts as present with the weight :math:`\max(0, 2t - 1)`:
 of t for it and 1 − t against it so much remains. What is probably absent is left to the method, whose rule for unknown
-labels serves it better: with targets for these labels too `em` lost 3 to 6 points on VOC (docs/results/prior.md).
+labels serves it better: with targets for these labels too `em` lost 3 to 6 points on VOC (docs/results/prior.md). A
+method that ignores unknown labels (`iu`, `bce`) has no such rule: there t is the target of each of them.
+Where no label is known to be present there is nothing to calibrate by, and the sources are believed as they stand.
 """
 
 from __future__ import annotations
@@ -39,8 +41,17 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.prior import Prior
 from labelgap.labels import PRESENT, UNKNOWN, LabelTable, SoftLabels
 from labelgap.losses import describe_method
+from labelgap.losses.assume_negative import IgnoreUnknown, SmoothedIgnoreUnknown
 from labelgap.metrics.label_model import MIN_SLOPE, LabelModel, logistic_line
-from labelgap.training.auto import FOLDS, NEWTON, NEWTON_LABELS, SearchSpace, auto_methods, candidate_configs
+from labelgap.training.auto import (
+    FOLDS,
+    NEWTON,
+    NEWTON_LABELS,
+    SearchSpace,
+    auto_methods,
+    candidate_configs,
+    only_prior,
+)
 from labelgap.training.config import RunConfig
 from labelgap.training.folds import assign_folds, fold_groups, head_config
 from labelgap.training.history import PriorRecord, SourceRecord, finite
@@ -48,12 +59,15 @@ from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.run_files import PRIOR_FILE
 from labelgap.training.search import search_heads, selection_score
 from labelgap.training.selection import Selection, choose_selection
+from labelgap.training.teacher import SMOOTHING
 
 BINS: Final = 10
 _SPREAD: Final = 0.5  # τ
 _CHANCE: Final = 0.02  # that a source which says nothing counts
 _MARGIN: Final = 0.005  # of an average precision: a prior that is optional must bring more
 _STEPS: Final = 50
+EVERY: Final = "iu"
+"""The method of a head that learns the target of every unknown label; of its own it has no rule for them."""
 _REMEDY: Final = "Train into a new folder."
 Floats = NDArray[np.floating[Any]]
 
@@ -67,6 +81,10 @@ class CalibratedPrior:
 
     def __str__(self) -> str:
         record = self.record
+        if not record.calibrated:
+            return (
+                "no label is known to be present: the prior is believed as it stands, and nothing tells how right it is"
+            )
         if not record.sources:
             return "the prior is not used: no label of train is unknown"
         if not any(each.counts for each in record.sources):
@@ -103,8 +121,23 @@ class CalibratedPrior:
         return cls(soft, record)
 
 
-def calibrate(prior: Prior, labels: LabelTable, logits: NDArray[np.float32]) -> CalibratedPrior:
-    """Calibrate the sources by known labels and out-of-fold ``logits`` (N, K); the soft labels are not yet judged."""
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How probably every label is present, ``(N, K)``, of which unknown ones sources that count say something."""
+
+    chance: NDArray[np.float64]
+    told: NDArray[np.bool_]
+    sources: list[SourceRecord]
+
+    def soft(self, *, every: bool) -> SoftLabels:
+        """Return the target of ``every`` label that is told, or of those alone that are probably present."""
+        weight = self.told * (1.0 if every else np.maximum(0.0, 2 * self.chance - 1))
+        target = np.where((weight > 0) & (not every), 1.0, self.chance)
+        return SoftLabels(target.astype(np.float32), weight.astype(np.float32))
+
+
+def calibrate(prior: Prior, labels: LabelTable, logits: NDArray[np.float32]) -> Calibration:
+    """Calibrate the sources by known labels and out-of-fold ``logits`` (N, K)."""
     said = [prior.of_table(source, labels) for source in prior.sources]
     scores = np.stack([prior.standardized(source, {"": labels})[""] for source in prior.sources]).astype(np.float64)
     codes = labels.to_dense()
@@ -129,12 +162,20 @@ def calibrate(prior: Prior, labels: LabelTable, logits: NDArray[np.float32]) -> 
         if model is not None:
             added = int((unknown & (chance >= 0.5) & (model.posterior(odds - slope * score, codes) < 0.5)).sum())
         records.append(_record(source, values_said, slope, chance, added))
-    soft = None
-    if model is not None:
-        heard = np.any(~np.isnan(said) & (counted > 0)[:, None], axis=0)
-        weight = np.where(heard & unknown, np.maximum(0.0, 2 * chance - 1), 0.0)
-        soft = SoftLabels(np.where(weight > 0, 1.0, chance).astype(np.float32), weight.astype(np.float32))
-    return CalibratedPrior(soft, PriorRecord(used=False, sources=records))
+    told = unknown & np.any(~np.isnan(said) & (counted > 0)[:, None], axis=0)
+    return Calibration(chance, told, records)
+
+
+def believe(prior: Prior, labels: LabelTable) -> CalibratedPrior:
+    """Take the mean of what the sources say of a label as its target, where no label is known to be present."""
+    said = np.stack([prior.of_table(source, labels) for source in prior.sources])
+    heard = ~np.isnan(said)
+    mean = np.nansum(said, axis=0) / np.maximum(heard.sum(axis=0), 1)
+    none, nobody_knows = np.zeros(len(labels.classes)), np.full(labels.shape, np.nan)
+    records = [_record(name, each, none, nobody_knows, 0) for name, each in zip(prior.sources, said, strict=True)]
+    target, weight = SMOOTHING + (1 - 2 * SMOOTHING) * mean, np.any(heard, axis=0)
+    soft = SoftLabels(target.astype(np.float32), weight.astype(np.float32))
+    return CalibratedPrior(soft, PriorRecord(used=True, calibrated=False, sources=records))
 
 
 def class_slopes(
@@ -178,51 +219,81 @@ def _record(
     return SourceRecord(source=source, right=right, slopes=slopes.tolist(), curve=curve, **sizes)
 
 
+def ignores_unknown(method: str) -> bool:
+    """Return whether an unknown label costs nothing by a method."""
+    return issubclass(describe_method(method).loss_class, IgnoreUnknown | SmoothedIgnoreUnknown)
+
+
 def lay_prior(
     data: Dataset, config: RunConfig, features: Mapping[str, Tensor], device: torch.device, *, optional: bool
 ) -> CalibratedPrior:
     """Calibrate the prior of data, and judge it by a linear head on the ``features`` of train, and of val if any.
 
     Where it is ``optional`` it is used only if the labels of val, or the known ones of train out of fold, are ranked
-    better with it, by more than half a point.
+    better with it, by more than half a point. Where known labels support an accuracy, they also choose whether a linear
+    head learns a target of every unknown label: others would ask the prior itself.
     """
     prior, (data, _) = data.prior, leave_out_ranked_absents(data)
     assert prior is not None
     labels, train = data.train.labels, features["train"]
+    if only_prior(data):
+        return believe(prior, labels)
     if labels.complete:
         return CalibratedPrior(None, PriorRecord(used=False, sources=[]))
     comparable = auto_methods(replace(data, val=None))
     method = next(name for name in comparable if describe_method(name).loss_class.takes_soft)
-    size = {"batch_size": len(labels)} if labels.shape[0] * labels.shape[1] <= NEWTON_LABELS else {}
-    settings: dict[str, Any] = {
-        **(NEWTON if size else {}),
-        **size,
-        "standardize": True,
-        "method": method,
-        "options": {},
-    }
-    base = head_config(config).model_copy(update={**settings, "standardize": True, "stop_below": None})
-    base = candidate_configs(base, labels, train.shape[1], SearchSpace((method,), decay=True))[1]
+    base = _head_to_judge(config, labels, train.shape[1], method)
     fold = assign_folds(labels, FOLDS, config.seed, fold_groups(data, "train", train.cpu().numpy()))
-    plain = search_heads(features, labels, [base], fold, device=device)
-    assert plain.logits is not None
-    found = calibrate(prior, labels, plain.logits)
-    if found.soft is None:
-        return found
-    tables, judge = (labels.with_soft(found.soft), labels), None
-    if data.val is not None:
-        judge = choose_selection(data.val.labels, None)
-        judge = judge if judge.rule in ("clean", "known") else None
-    if judge is not None:
-        scores = [search_heads(features, each, [base], judge, device=device).best_score for each in tables]
-    else:  # an unknown label counts as absent, unless it is one of those that the prior calls present
-        open_ones = (labels.to_dense() == UNKNOWN) & (found.soft.weight > 0)
-        known = LabelTable.from_dense(
-            np.where(open_ones, UNKNOWN, labels.with_unknown_absent().to_dense()), data.classes
-        )
-        ranked = search_heads(features, tables[0], [base], fold, device=device).logits
-        assert ranked is not None
-        scores = [finite(selection_score(Selection("known", known, ""), each)) for each in (ranked, plain.logits)]
-    judged = {"score": scores[0], "score_without": scores[1], "judge": "train" if judge is None else "val"}
-    used = not optional or (scores[0] or 0.0) > (scores[1] or 0.0) + _MARGIN
-    return CalibratedPrior(found.soft if used else None, found.record.model_copy(update={**judged, "used": used}))
+    plain = search_heads(features, labels, [base], fold, device=device).logits
+    assert plain is not None
+    found = calibrate(prior, labels, plain)
+    record = PriorRecord(used=False, sources=found.sources)
+    if not found.told.any():
+        return CalibratedPrior(None, record)
+    judge, on_val, supported = _choose_judge(data, found)
+
+    def score(table: LabelTable, method: str) -> float:
+        head = base.model_copy(update={"method": method})
+        if on_val:
+            return search_heads(features, table, [head], judge, device=device).best_score or 0.0
+        logits = plain if table is labels else search_heads(features, table, [head], fold, device=device).logits
+        assert logits is not None
+        return finite(selection_score(judge, logits)) or 0.0
+
+    forms = {ignores_unknown(config.method)}
+    if optional and config.protocol == "linear":
+        forms = {ignores_unknown(method), supported or ignores_unknown(method)}
+    scores = {each: score(labels.with_soft(found.soft(every=each)), EVERY if each else method) for each in forms}
+    every, without = max(scores, key=lambda each: (scores[each], not each)), score(labels, method)
+    used = not optional or scores[every] > without + _MARGIN
+    judged = {"score": scores[every], "score_without": without, "judge": "val" if on_val else "train"}
+    record = record.model_copy(update={**judged, "used": used, "every": every})
+    return CalibratedPrior(found.soft(every=every) if used else None, record)
+
+
+def _head_to_judge(config: RunConfig, labels: LabelTable, width: int, method: str) -> RunConfig:
+    """Return the configuration of a linear head with a middling penalty."""
+    settings: dict[str, Any] = {"standardize": True, "method": method, "options": {}, "stop_below": None}
+    if labels.shape[0] * labels.shape[1] <= NEWTON_LABELS:
+        settings |= {**NEWTON, "batch_size": len(labels)}
+    base = head_config(config).model_copy(update=settings)
+    return candidate_configs(base, labels, width, SearchSpace((method,), decay=True))[0]
+
+
+def _choose_judge(data: Dataset, found: Calibration) -> tuple[Selection, bool, bool]:
+    """Return the labels that judge heads, whether they are those of val, and whether they support an accuracy.
+
+    Where neither those of val nor those of train do, an unknown label of train counts as absent, unless the prior calls
+    it present.
+    """
+    labels = data.train.labels
+    known = {
+        True: None if data.val is None else choose_selection(data.val.labels, None),
+        False: choose_selection(labels, None),
+    }
+    for on_val, selection in known.items():
+        if selection is not None and selection.rule in ("clean", "known"):
+            return selection, on_val, True
+    is_open = found.soft(every=False).weight > 0
+    codes = np.where(is_open, UNKNOWN, labels.with_unknown_absent().to_dense())
+    return Selection("known", LabelTable.from_dense(codes, labels.classes), ""), False, False

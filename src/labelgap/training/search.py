@@ -68,8 +68,8 @@ class Search:
 
     @property
     def reason(self) -> str | None:
-        """What was chosen among how many settings, and by which scores; None where nothing was open."""
-        if len(self.compared) == 1:
+        """What was chosen among how many settings, and by which scores; None where nothing was open or ranked."""
+        if len(self.compared) == 1 or self.best_score is None:
             return None
         best: dict[str, float] = {}
         for line in self.compared:

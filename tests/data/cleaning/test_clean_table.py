@@ -183,7 +183,6 @@ def test_parquet_keeps_its_types_and_its_list_of_classes(folder: Path) -> None:
         ("Datei,cat\n00.jpg,1\n01.jpg,yep\n02.jpg,1\n", "2 problems"),
         ('image,cat\n00.jpg,1\n"01.jpg,1\n02.jpg,0\n', "quote"),
         ("image,group,split,cat\n00.jpg,a,train,1\n01.jpg,a,test,0\n", "group"),
-        ("image,cat\n00.jpg,\n", "known"),
         ("image,Schlagworte\n00.jpg,a;b\n01.jpg,c\n", "'a;b' under Schlagworte"),
     ],
 )

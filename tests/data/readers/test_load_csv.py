@@ -177,8 +177,6 @@ def test_folders_without_the_images_and_tables_that_are_not_there_are_refused(tm
 @pytest.mark.parametrize(
     ("text", "options", "named"),
     [
-        ("image,cat\na.png,\n", {}, "tags.csv"),
-        ("image,split,cat\na.png,train,\nb.png,train,\nc.png,test,1\n", {}, "tags.csv"),
         ("image,split,cat\na.png,val,1\nb.png,test,1\n", {}, "0 train, 1 val, 1 test"),
         ("image,cat\na.png,1\n", {"zeros": "missing"}, "zeros='missing'"),
     ],

@@ -189,7 +189,7 @@ class NewImages:
         self._finder.source = path
         try:
             opened = open_table(path, {**options, "encoding": None, "delimiter": None})  # its own
-            return parse_table(opened, TableOptions.of(options), self._check, allow_unlabeled=True)
+            return parse_table(opened, TableOptions.of(options), self._check)
         except ProblemsError as error:
             raise _with_images(error, path, self._finder, "nothing was added", self._known) from None
 

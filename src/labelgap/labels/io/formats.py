@@ -123,10 +123,8 @@ def _read_plain_lists(file: RawTable, options: TableOptions, check_image: CheckI
     return TableFile(file.path, table, None, None, np.arange(2, len(table) + 2), findings, revisions=revisions)
 
 
-def parse_table(
-    file: RawTable, options: TableOptions, check_image: CheckImage, *, allow_unlabeled: bool = False
-) -> TableFile:
-    """Parse an open table; one without any known label is an error unless ``allow_unlabeled``."""
+def parse_table(file: RawTable, options: TableOptions, check_image: CheckImage) -> TableFile:
+    """Parse an open table."""
     problems, padded = ProblemList(file.path, file.unit), list[int]()
     findings = file.dialect.findings if file.dialect else ()
     collected = gc.isenabled()
@@ -140,7 +138,6 @@ def parse_table(
                 check_image=check_image,
                 classes=file.classes,
                 findings=findings,
-                allow_unlabeled=allow_unlabeled,
             )
     finally:
         if collected:

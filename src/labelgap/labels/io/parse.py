@@ -297,7 +297,6 @@ def parse_rows(
     check_image: CheckImage = lambda name, line: None,
     classes: Sequence[str] | None = None,
     findings: Sequence[Finding] = (),
-    allow_unlabeled: bool = False,
 ) -> TableFile:
     """Parse rows, the header first, or raise one error with all problems; ``classes`` are all names of lists."""
     path = problems.path
@@ -327,8 +326,6 @@ def parse_rows(
         table = parser.parse(checked, WideLayout(columns.class_names, cell_parser), None)
         cell_findings = [Note(f"a column per tag; {_describe_states(cell_parser, options.zeros)}")]
     table, revisions, class_findings = apply_class_options(table, options, names, parser.index)
-    if not (len(table.values) or allow_unlabeled):
-        raise InputError(f"{path}: no label is known, all of its {len(table)} rows are blank. Tag a few images.")
     if not columns.lists and table.complete and options.zeros == "absent":
         cell_findings.append(Note(_ALL_KNOWN, "counts"))
     if columns.group is not None:

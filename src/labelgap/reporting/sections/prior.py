@@ -37,12 +37,14 @@ def prior_section(run: Run, page: Page) -> Markup:
     for each in sources:
         counted = sum(slope > 0 for slope in each["slopes"])
         cells = [each["labels"], each["called"], format_measure(each["right"]), each["added"]]
-        worth = f"{np.mean(each['slopes']):.2f}" if counted else "says nothing"
+        worth = f"{np.mean(each['slopes']):.2f}" if counted else "says nothing" if record["calibrated"] else "–"
         rows.append((each["source"], [*cells, worth, f"{counted} of {len(each['slopes'])}"]))
     names = ("labels", "said", "present")
     columns = {each["source"]: np.array(each["curve"], dtype=float).T for each in sources}
     curves = {source: dict(zip(names, values, strict=True)) for source, values in columns.items()}
     description = "The share of present labels against what a source says; its numbers are below."
-    figure = page.figure("prior", description, stack_columns("source", curves), reliability_figure, sources)
+    figure = None
+    if record["calibrated"]:
+        figure = page.figure("prior", description, stack_columns("source", curves), reliability_figure, sources)
     scores = [format_measure(record[name]) for name in ("score", "score_without")]
     return render_template("sections/prior.html", figure=figure, rows=rows, record=record, scores=scores)
