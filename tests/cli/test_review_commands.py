@@ -156,7 +156,7 @@ def test_candidates_go_to_label_studio_and_back(reviewed: Path, printed: Printed
 
 
 def test_what_cannot_be_done_is_said(reviewed: Path, screen: Screen, snapshot: SnapshotAssertion) -> None:
-    options = ["--random 5", "--zeros unknown", "--reviewer 'a\tb\x1b'"]
+    options = ["--random 5", "--zeros unknown", "--budget soon", "--budget 8d", "--reviewer 'a\tb\x1b'"]
     options += ["--export-to labelstudio", "--export-to cvat --out a.json", "--import-from fiftyone"]
     options += ["--no-browser --port 70000", "--no-browser --host no.such.host.invalid"]
     options += [f"--double={share}" for share in ("five", "-1%", "101%", "5", "nan", "%", "''")]

@@ -38,7 +38,7 @@ MEANS = {"y": "1", "n": "0", "u": "-1"}
 
 def test_twenty_by_keyboard_survive_undo_reload_and_a_killed_server(chromium: Any, folder: Path) -> None:
     expected = [MEANS[key] for key in KEYS]
-    with running(folder, "--fixed-order") as command:
+    with running(folder, "--budget", "15m", "--fixed-order") as command:
         page = opened(chromium, f"{command.address}/class/3")
         names = all_data(page, "name")[:20]
         for key in KEYS:
@@ -244,6 +244,7 @@ def test_an_aim_is_remembered_and_its_feed_is_answered_by_the_keyboard(chromium:
     with closing(Review(open_review_folder(folder))) as review, run_server(review) as client:
         review.start_ranking()
         page = opened(chromium, client.address)
+        page.wait_for_selector("#plan ol")
         page.click("a.aim[data-aim='classifier']")
         page.wait_for_url("**/?aim=classifier")
         page.goto(client.address)
@@ -424,6 +425,7 @@ def test_every_button_is_in_the_window_and_none_covers_another(chromium: Any, fo
         client.decide(identity, 1)
         client.another("ben").decide(identity, 0, asked=SECOND)
         page = opened(chromium, client.address)
+        page.wait_for_selector("#plan ol")
         assert misplaced(page, "main", ".new-class") == []
         image = f"image/{int(review.candidates.columns.image_ids[review.image_order[0]]):016x}"
         for path in ("wrong", "ask/classifier", "ask/random?class=3", image, "settle", "class/3"):

@@ -1,4 +1,4 @@
-"""What is asked next and what stands: feeds with random slots, likely finds, and progress."""
+"""What is asked next and what stands: feeds with random slots, the plan of the next minutes, progress and speed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,71 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.review.http_client import ReviewClient, ids, run_server
-from tests.review.samples import decide, suggest_wrong
+from tests.review.samples import decide, event, suggest_wrong
 
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.review import Review, open_review_folder
 from labelgap.review.candidates import MISSING, RANDOM, WRONG
 from labelgap.review.live import Ranking
-from labelgap.review.queues import STEP, aim_feed, aims_context, class_feed, likely_finds
+from labelgap.review.queues import (
+    PRIOR_ANSWERS,
+    STEP,
+    USUAL_SECONDS,
+    aim_feed,
+    aims_context,
+    answer_speed,
+    class_feed,
+    class_rates,
+    finds_per_minute,
+    next_minutes,
+    plan_context,
+)
+from labelgap.review.store import copy_request
+from labelgap.review.team import PAUSE
 from labelgap.review.views import grid_context, image_context, overview_context
 from labelgap.review.wrong_labels import wrong_queue
+
+CLASSES = {"cat": 0, "dog": 1, "owl": 2}
+
+
+def test_speed_leaves_pauses_and_other_people_out_and_classes_lean_on_their_person() -> None:
+    times = [0, 1, 2, 3, 3 + PAUSE + 1, 3 + PAUSE + 11]
+    names = ["cat", "cat", "cat", "cat", "dog", "dog"]
+    events = [event(1, class_name=name, seconds=time) for time, name in zip(times, names, strict=True)]
+    noise = [event(1, seconds=1.5, by="ben"), event(1, seconds=2.5, request=copy_request("x", 1))]
+    noise += [event(1, None, seconds=2.6, undoes=3)]
+    speed = answer_speed(sorted([*events, *noise], key=lambda each: each.time), "anna", CLASSES)
+    mean = (3 + 10 + PRIOR_ANSWERS * USUAL_SECONDS) / (4 + PRIOR_ANSWERS)
+    assert speed.answers == 4 and speed.seconds == pytest.approx(mean)
+    expected = [(3 + PRIOR_ANSWERS * mean) / (3 + PRIOR_ANSWERS), (10 + PRIOR_ANSWERS * mean) / (1 + PRIOR_ANSWERS)]
+    assert speed.by_class.tolist() == pytest.approx([*expected, mean])
+    assert answer_speed([], "anna", CLASSES).seconds == USUAL_SECONDS
+
+
+def test_finds_per_minute_sums_what_fits_into_the_time() -> None:
+    random = np.random.default_rng(0)
+    column, chance, seconds = random.integers(0, 3, 50), random.random(50), np.array([7.0, 11.0, 400.0])
+    found = finds_per_minute(column, chance, seconds, 2.0)
+    for number in range(3):
+        left, total = 120.0, 0.0
+        for value in chance[column == number].tolist():
+            part = min(1.0, left / seconds[number])
+            total += part * value
+            left -= part * float(seconds[number])
+        assert found[number] == pytest.approx(total / 2)
+    assert finds_per_minute(column[:0], chance[:0], seconds).tolist() == [0, 0, 0]
+
+
+def test_the_plan_finds_as_much_as_the_best_of_all_plans() -> None:
+    random = np.random.default_rng(3)
+    column = np.repeat([0, 1, 2], 6)
+    chance = -np.sort(-random.random((3, 6)), axis=1).ravel()
+    steps = next_minutes(1, column, chance, np.full(3, 6.0), step=1)
+    assert sum(step.answers for step in steps) == 10 and sum(step.minutes for step in steps) == pytest.approx(1)
+    best = np.sort(chance)[::-1][:10].sum()  # lists fall, so the best ten are a plan
+    assert sum(step.finds for step in steps) == pytest.approx(best)
+    rates = [step.finds / step.minutes for step in steps]
+    assert rates == sorted(rates, reverse=True)
 
 
 def test_a_new_ranking_never_moves_the_draw(review: Review, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,16 +196,31 @@ def test_measuring_follows_the_draw_of_every_class(review: Review, client: Revie
     assert aim_feed(review, "random").numbers.tolist() == shown[1:]
 
 
-def test_classes_come_in_the_order_of_likely_finds(review: Review, client: ReviewClient) -> None:
+def test_the_plan_is_that_of_the_person_who_asks(review: Review, client: ReviewClient) -> None:
+    text = client.request("/plan?reviewer=anna").text
+    plan = plan_context(review, "anna")
+    assert "a usual speed, 30 a minute" in text and f"About {plan['finds']} found with {plan['answers']}" in text
+    assert 0 < plan["finds"] <= plan["answers"] <= 10 * 30
+    decide(review, range(30), ABSENT, "missing", by="ben")
+    own = plan_context(review, "ben")
+    assert own["is_own"] and own["per_minute"] > 60 > plan["per_minute"], "thirty answers in a moment"
+    assert "your speed" in client.request("/plan?reviewer=ben").text
+
+
+def test_classes_come_in_the_order_of_finds_per_minute(review: Review, client: ReviewClient) -> None:
     def order() -> list[int]:
         return [int(number) for number in re.findall(r'scope="row"><a class="go" href="/class/(\d+)"', overview)]
 
     overview = client.request("/").text
-    assert order() == np.argsort(-likely_finds(review), kind="stable").tolist()
+    rates = class_rates(review, "reviewer")
+    assert order() == np.argsort(-rates, kind="stable").tolist()
     first = order()[0]
+    assert plan_context(review, "reviewer")["steps"][0]["number"] == first, "the plan starts with the same class"
     decide(review, np.flatnonzero(review.candidates.columns.class_number == first)[:40], ABSENT, "missing")
     overview = client.request("/").text
     assert order()[0] != first and f'href="/class/{order()[0]}">Start with' in overview
+    planned = [step["number"] for step in plan_context(review, "reviewer")["steps"]]
+    assert planned == [number for number in order() if number in planned], "the plan has the order of the list"
 
 
 def test_found_is_a_missing_label_that_is_there_or_a_wrong_one_that_was_corrected(review: Review) -> None:
@@ -170,44 +241,44 @@ def test_found_is_a_missing_label_that_is_there_or_a_wrong_one_that_was_correcte
 def test_a_class_that_disappoints_moves_down_and_one_that_surprises_moves_up(
     review: Review, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns, finds = review.candidates.columns, dict[int, float]()
+    columns, rates = review.candidates.columns, dict[int, float]()
     missing = {row.name: round(columns.score[columns.class_number == row.number].sum()) for row in review.classes()}
     stored = {"missing": sum(missing.values()), "range": None, "known": 100, "missing_per_class": missing}
     monkeypatch.setitem(review.candidates.metadata, "estimate", stored)
 
-    def likely(number: int) -> float:
-        return float(likely_finds(review)[number])
+    def rate(number: int) -> float:
+        return float(class_rates(review, "ben")[number])  # of somebody who has not answered: at the usual speed
 
     def better() -> Any:
-        return grid_context(review, first, wrong=False, decided=False, skip=0, size=60)["better"]
+        return grid_context(review, first, "ben", wrong=False, decided=False, skip=0, size=60)["better"]
 
     listed = review.candidates.listed
-    first, *_, last = [row.number for row in overview_context(review)["classes"]]
+    first, *_, last = [row.number for row in overview_context(review, "ben")["classes"]]
     following = columns.score[listed(first)[columns.kind[listed(first)] == MISSING]][:STEP]
-    before = likely(first)
-    assert before == pytest.approx(float(following.sum()), rel=1e-5), "the scores alone"
+    before = rate(first)
+    assert before == pytest.approx(float(following.sum()) / (STEP * USUAL_SECONDS / 60), rel=1e-5), "the scores alone"
     decide(review, listed(first)[:8], ABSENT)
-    assert likely(first) < before / 2
+    assert rate(first) < before / 2
     for value in (ABSENT, PRESENT):  # of the same candidates, so that the next page is the same
         decide(review, listed(last)[:8], value)
-        finds[value] = likely(last)
-    assert finds[PRESENT] > 1.3 * finds[ABSENT]
+        rates[value] = rate(last)
+    assert rates[PRESENT] > 1.3 * rates[ABSENT]
     decide(review, listed(first)[8:9], UNKNOWN)
     assert better() is None, "nine answers are too few to give a class up"
     decide(review, listed(first)[9:10], ABSENT)
-    assert better()["likely"] >= 2 * better()["here"]
+    assert better()["rate"] >= 2 * better()["here"]
 
 
 def test_one_image_at_a_time_continues_with_the_first_that_is_open(review: Review) -> None:
     first, second, third, *_ = review.image_order.tolist()
     addresses = [f"{int(review.candidates.columns.image_ids[image]):016x}" for image in (first, second, third)]
-    assert overview_context(review)["first_image"] == addresses[0]
+    assert overview_context(review, "anna")["first_image"] == addresses[0]
     decide(review, [*review.of_image(first)[:-1], *review.of_image(second)], ABSENT)
-    assert overview_context(review)["first_image"] == addresses[0], "a label of it is open"
+    assert overview_context(review, "anna")["first_image"] == addresses[0], "a label of it is open"
     assert image_context(review, first)["next"] == addresses[2], "the second is done"
     held = review.of_image(third)
     assert image_context(review, first, held)["next"] not in addresses, "somebody else looks at the third"
     decide(review, review.of_image(first)[-1:], ABSENT)
-    assert overview_context(review)["first_image"] == addresses[2]
+    assert overview_context(review, "anna")["first_image"] == addresses[2]
     last = image_context(review, int(review.image_order[-1]))
     assert last["next"] == "" and image_context(review, first)["previous"] == ""

@@ -180,9 +180,9 @@ def use(folder: Path, out: Path) -> None:
     opened = open_review_folder(folder)
     with closing(Review(opened, read_only=True)) as review:
         review.progress()
-        overview_context(review)
+        overview_context(review, "anna")
         for number in range(len(review.candidates.classes)):
-            grid_context(review, number, wrong=False, decided=False, skip=0, size=60)
+            grid_context(review, number, "anna", wrong=False, decided=False, skip=0, size=60)
             panel_context(review, number)
         image_context(review, 0)
     apply_decisions(opened, out, force=True)

@@ -104,9 +104,11 @@ def test_what_another_process_writes_is_seen(client: ReviewClient, review: Revie
 
 def test_a_name_that_is_a_script_stays_a_text(review: Review) -> None:
     evil = "<img src=x onerror=alert(1)>\"'&{{7*7}}"
-    with run_server(review, reviewer="</title><script>alert(2)</script>") as client:
+    with run_server(review, reviewer="</title><script>alert(2)</script>", budget=900) as client:
         assert client.post("/api/classes", {"name": evil}).json == {"number": 10, "name": evil}
         page = client.request("/class/10").text
+        remaining = int(re.findall(r'data-remaining="(-?\d+)"', page)[0])
+        assert client.request("/api/changes?since=0").json["remaining"] <= remaining <= 900
         identity, image = ids(page)[0], re.findall(r'data-image="([0-9a-f]{16})"', page)[0]
         for path in ("/", "/class/10", f"/detail/{identity}", f"/image/{image}", "/ask/random?class=10"):
             page = client.request(path).text
@@ -227,8 +229,8 @@ ADDRESSES = {
     "/ask/missing": 422,
     "/ask/random?class=10": 404,
     "/wrong?show=all": 422,
-    f"/api/changes?since=0&reviewer={'a' * 81}": 422,
-    "/api/changes?since=0&reviewer=%3Cb%3E": 200,
+    f"/plan?reviewer={'a' * 81}": 422,
+    "/plan?reviewer=%3Cb%3E": 200,
     "/wrong?skip=99999": 200,
     "/api/changes?since=0&aim=wrong": 422,
     "/api/changes?since=0&aim=classifier&ranking=1&class=99": 200,

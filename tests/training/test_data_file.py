@@ -14,13 +14,13 @@ from PIL import Image
 import labelgap as lg
 from labelgap.core.errors import RunError
 from labelgap.data.dataset import Dataset, Split
-from labelgap.data.identity import DataIdentity
+from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.data.images import FeatureVectors
 from labelgap.labels import LabelTable
 from labelgap.training.checkpoint import TrainingState
 from labelgap.training.loop.linear_trainer import LinearTrainer
-from labelgap.training.run_files import DATA_FILE
-from labelgap.training.run_folder import find_training_images, write_data_identity
+from labelgap.training.run_files import DATA_FILE, read_data_identity
+from labelgap.training.run_folder import add_known_digests, find_training_images, write_data_identity
 
 FIT: dict[str, Any] = {"method": "an", "epochs": 3, "batch_size": 16, "device": "cpu", "quiet": True}
 CLASSES = ("cat", "dog", "owl")
@@ -77,9 +77,18 @@ def changed(kind: str) -> Dataset:
 @pytest.mark.parametrize(
     ("kind", "told"), [("labels", "1 image relabeled"), ("features", "40 images replaced"), ("rows", "1 image removed")]
 )
-def test_a_run_is_not_resumed_on_other_data(stopped: Path, kind: str, told: str) -> None:
-    with pytest.raises(RunError, match=told):
-        lg.fit(changed(kind), out=stopped, resume=True, **FIT)
+def test_a_run_is_not_resumed_on_other_data_unless_asked_to(
+    stopped: Path, tmp_path: Path, kind: str, told: str
+) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(stopped, folder)
+    with pytest.raises(RunError, match=rf"{told}.*--accept-changes"):
+        lg.fit(changed(kind), out=folder, resume=True, **FIT)
+    run = lg.fit(changed(kind), out=folder, resume=True, accept_changes=True, **FIT)
+    assert run.finished and not run.metrics["interrupted"]
+    identity = read_data_identity(folder)
+    assert identity is not None and len(identity.images) == (100 if kind == "features" else 60), "trained on before"
+    assert run.count_training_images(small_data(), "all") == 40
 
 
 def test_images_that_were_trained_on_are_counted_in_any_split(stopped: Path, tmp_path: Path) -> None:
@@ -93,6 +102,22 @@ def test_images_that_were_trained_on_are_counted_in_any_split(stopped: Path, tmp
     for name in (DATA_FILE, "manifest.json"):
         (copy / name).unlink()
     assert lg.open_run(copy).count_training_images(data, "train") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "named"),
+    [
+        ("rows", {"method": "role", "options": {"expected_positives": 1.2}}, "role .* 1 image removed"),
+        ("labels", {"folds": 2}, "1 image relabeled"),
+    ],
+)
+def test_state_and_folds_are_of_their_data(kind: str, settings: dict[str, Any], named: str, tmp_path: Path) -> None:
+    no_val: dict[str, Any] = {"val": None} if "folds" in settings else {}
+    settings = {**FIT, **settings, "out": tmp_path / "a"}
+    before, after = (replace(each, **no_val) for each in (small_data(), changed(kind)))
+    fit_until(1, before, **settings)
+    with pytest.raises(RunError, match=named):
+        lg.fit(after, resume=True, accept_changes=True, **settings)
 
 
 COUNT = 24
@@ -201,3 +226,20 @@ def test_images_of_the_same_size_that_were_changed_or_exchanged_are_not_resumed_
     in_val.write_bytes(content[:-3] + bytes(255 - value for value in content[-3:]))
     with pytest.raises(RunError, match="1 image replaced"):
         fit(resume=True)
+    run = fit(resume=True, accept_changes=True)
+    assert run.finished and not run.metrics["interrupted"]
+
+
+def test_an_image_that_was_trained_on_is_known_after_another_of_its_size_took_its_place(
+    place: Path, tmp_path: Path
+) -> None:
+    before = read_data_identity(place / "run")
+    assert before is not None
+    shutil.copytree(place / "photos", tmp_path / "photos")
+    write_photo(tmp_path / "photos" / "3.bmp", seed=100)
+    changed = album(tmp_path, NAMES, tmp_path / "photos")
+    now = add_known_digests(DataIdentity.of(changed), changed, before)
+    assert before.changes(now) == DataChanges(replaced=1)
+    write_data_identity(tmp_path, now.after(before), changed)
+    assert find_training_images(tmp_path, changed) == NAMES
+    assert find_training_images(tmp_path, album(tmp_path, NAMES, place / "photos")) == NAMES

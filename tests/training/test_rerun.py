@@ -91,7 +91,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Parse:
     found: list[RunConfig] = []
 
     def fit(data: Dataset, **arguments: Any) -> Any:
-        execution = ("out", "device", "workers", "resume", "log")
+        execution = ("out", "device", "workers", "resume", "accept_changes", "log")
         found.append(decided(data, **{name: arguments[name] for name in arguments if name not in execution}))
         return SimpleNamespace(finished=False)
 

@@ -38,6 +38,7 @@ from labelgap.training.rerun import fit_arguments
 from labelgap.training.run_folder import clean_folder
 
 PathLike = str | os.PathLike[str]
+NOTHING: Final = "nothing to add"  # the beginning of what is said where a run has all images already
 _LINE: Final = re.compile(r", (?:line|row) \d+(?=\))")
 """Where a message has the line of an image: here that of a table that nobody sees."""
 _FOLDER: Final = ".growing"  # the new run until it is whole, in the folder of the old one
@@ -73,11 +74,11 @@ def add_images(
     folder, reporter = run.path if isinstance(run, Run) else Path(run), Reporter(quiet)
     with lock_folder(folder, "adding images"):
         opened = run if isinstance(run, Run) else open_run(run)
-        _check_run(opened)
+        check_run(opened)
         data, place = opened.load_data(), Path(table).expanduser()
         new = NewImages(data, place, None if images is None else Path(images).expanduser())
         if new.known or not new.names:
-            reporter.log(f"nothing to add: {folder} has all images of {place}")
+            reporter.log(f"{NOTHING}: {folder} has all images of {place}")
             return opened
         growing = folder.absolute() / _FOLDER
         shutil.rmtree(growing, ignore_errors=True)
@@ -102,7 +103,7 @@ def add_images(
     return open_run(folder)
 
 
-def _check_run(run: Run) -> None:
+def check_run(run: Run) -> None:
     """Refuse a run that cannot get more images, and say what to do instead."""
     config, anew = run.config, "train a new run on one table of all images"
     if run.metrics.get("interrupted", True):

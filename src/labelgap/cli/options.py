@@ -259,7 +259,7 @@ def parse_duration(text: str, name: str) -> float:
     """Parse a duration in weeks, days, hours, minutes and seconds, and return seconds; a bare number is minutes.
 
     Example:
-        >>> [parse_duration(text, "--since") for text in ("15m", "1h30m", "2", "30d")]
+        >>> [parse_duration(text, "--budget") for text in ("15m", "1h30m", "2", "30d")]
         [900.0, 5400.0, 120.0, 2592000.0]
     """
     compact = text.strip().lower().replace(" ", "")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Argument
 
-from labelgap.cli.options import RunDataOptions, open_dataset, option, with_options
+from labelgap.cli.options import RunDataOptions, open_dataset, option, parse_duration, with_options
 from labelgap.cli.printing import Field, print_fields, print_json
 from labelgap.core.errors import InputError
 from labelgap.core.files import file_stem
@@ -45,6 +45,7 @@ class ReviewOptions:
     file: Annotated[Path | None, _tool("File of --import-from.", name="--in")] = None
     prefix: Annotated[str | None, _tool("Put before every image name by --export-to.")] = None
     force: Annotated[bool, _tool("Let --export-to replace a file.")] = False
+    budget: Annotated[str | None, _page("Time to spend, e.g. 15m; the page tells you when it is over.")] = None
     port: Annotated[int | None, _page("Port.", "the first free one from 8765 on")] = None
     host: Annotated[str, _page("Address to listen on, e.g. 0.0.0.0 for other machines.")] = "127.0.0.1"
     double: Annotated[str, _page("Share of the labels to ask a second person too, for agreement, e.g. 5%.")] = "0%"
@@ -60,6 +61,9 @@ def review(
     run_data: RunDataOptions,
 ) -> None:
     """Open a page on which you confirm or reject labels that are probably missing."""
+    budget = None if options.budget is None else round(parse_duration(options.budget, "--budget"))
+    if budget is not None and not 1 <= budget <= 7 * 86400:
+        raise InputError(f"--budget {options.budget}: a budget is between one second and one week, e.g. 15m or 1h30m.")
     double, author = _parse_share(options.double), " ".join((options.reviewer or user_name()).split())
     if not 0 < len(author) <= 80 or not author.isprintable():
         raise InputError(f"--reviewer {options.reviewer!r}: a name has 1 to 80 printable characters.")
@@ -84,9 +88,11 @@ def review(
                 raise InputError(f"{folder.data.name} has feature vectors and no images: there is nothing to look at.")
             announcement.cancel()
             where: dict[str, Any] = {"host": options.host, "port": options.port, "browser": not options.no_browser}
-            asked: dict[str, Any] = {"double": double, "live": not options.fixed_order}
-            serve(opened, reviewer=author, on_start=partial(_print_start, opened), **where, **asked)
-            _print_end(opened)
+            asked: dict[str, Any] = {"budget": budget, "double": double, "live": not options.fixed_order}
+            with closing(
+                serve(opened, reviewer=author, on_start=partial(_print_start, opened), **where, **asked)
+            ) as last:
+                _print_end(last)
 
 
 @contextmanager

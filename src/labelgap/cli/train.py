@@ -41,6 +41,7 @@ def train(
     device: options.Device = "auto",
     workers: options.Workers = None,
     resume: Annotated[bool, option("Resume the run in --out.")] = False,
+    accept_changes: Annotated[bool, option("Resume although the data have changed since.")] = False,
     dry_run: Annotated[bool, option("Print the configuration and its cost; train nothing.")] = False,
     allow_micro_batch: Annotated[bool, option("Let --accumulate split batches that a method needs whole.")] = False,
     no_images: options.NoImages = False,
@@ -52,6 +53,7 @@ def train(
         own: dict[str, Any] = {
             "out": out,
             "resume": resume,
+            "accept_changes": accept_changes,
             "dry_run": dry_run,
             "log": log,
         }
@@ -84,7 +86,7 @@ def train(
         return
     with _exit_when_stopped(folder):
         how: dict[str, Any] = {"device": device, "workers": workers, "log": logs, "resume": resume}
-        run = lg.fit(opened, out=folder, **how, **arguments)
+        run = lg.fit(opened, out=folder, accept_changes=accept_changes, **how, **arguments)
         if run.finished and is_main_process():
             with single_process():
                 report = lg.write_report(run, data=opened, images=not no_images)

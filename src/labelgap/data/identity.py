@@ -19,6 +19,9 @@ from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import ArrayImages, FeatureVectors, ImageSource, StoredImages
 from labelgap.labels import LabelTable
 
+TRAINED_BEFORE: Final = "trained before"  # in place of a split: an image that was trained on before the data changed
+_CHANGED: Final = b"labelgap.changed"
+
 COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "image": pa.string(),
     "split": pa.string(),
@@ -41,6 +44,11 @@ class DataChanges:
     replaced: int = 0  # images with another content: bytes, or size where a digest is not known on both sides
     reordered: bool = False  # whether the images that remain come in another order
 
+    @property
+    def rows(self) -> bool:
+        """Whether the rows of the label table have changed."""
+        return bool(self.added or self.removed or self.moved or self.reordered)
+
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
 
@@ -60,6 +68,7 @@ class DataIdentity:
     labels: NDArray[np.uint64]  # ``(N,)`` uint64, a digest of the known labels by the names of classes
     content: NDArray[np.uint64]  # ``(N,)`` uint64, a digest of the bytes of an array, the size of a file
     digests: tuple[bytes | None, ...]  # N digests of bytes or pixels, whatever the name; None for one not read
+    changed: bool = False  # whether the data have changed since the run was started, which was accepted
 
     @classmethod
     def of(cls, data: Dataset) -> DataIdentity:
@@ -78,7 +87,7 @@ class DataIdentity:
         images, splits = (tuple(table[name].to_pylist()) for name in ("image", "split"))
         labels, content = (column_values(table[name]) for name in ("labels", "content"))
         digests = table["digest"].to_pylist() if "digest" in table.schema.names else [None] * len(images)
-        return cls(images, splits, labels, content, tuple(digests))
+        return cls(images, splits, labels, content, tuple(digests), _CHANGED in (table.schema.metadata or {}))
 
     def to_table(self) -> pa.Table:
         """Return a table with ``COLUMNS``, and ``DIGEST_COLUMN`` where digests are known."""
@@ -87,7 +96,7 @@ class DataIdentity:
         table = pa.table(dict(zip(COLUMNS, arrays, strict=True)))
         for name, kind in DIGEST_COLUMN.items() if any(self.digests) else ():
             table = table.append_column(name, pa.array(self.digests, kind))
-        return table
+        return table.replace_schema_metadata({_CHANGED: b"1"}) if self.changed else table
 
     def digest(self) -> str:
         """Return a digest, by which processes compare their data; not of what each has read of them."""
@@ -101,26 +110,45 @@ class DataIdentity:
         return replace(self, digests=tuple(digests.get(row, known) for row, known in enumerate(self.digests)))
 
     def trained_rows(self) -> list[int]:
-        """Return the rows of the images that were trained on."""
-        return [row for row, split in enumerate(self.splits) if split == "train"]
+        """Return the rows of the images that were trained on, also before the data changed."""
+        return [row for row, split in enumerate(self.splits) if split in ("train", TRAINED_BEFORE)]
+
+    def _rows_trained_too(self, other: DataIdentity) -> set[int]:
+        keys, digests = self.keys(), dict[tuple[str, int], set[bytes | None]]()
+        for row in self.trained_rows():
+            digests.setdefault(keys[row], set()).add(self.digests[row])
+        found = enumerate(zip(other.keys(), other.digests, strict=True))
+        return {
+            row
+            for row, (key, digest) in found
+            if key in digests and (digest is None or not digests[key].isdisjoint((None, digest)))
+        }
 
     def find_trained(self, now: DataIdentity) -> list[str | None]:
         """Return the name of the training image that each image of other data is, by digest if known, or None."""
         by_digest = {self.digests[row]: self.images[row] for row in reversed(self.trained_rows())}
-        keys, named = self.keys(), dict[tuple[str, int], set[bytes | None]]()
-        for row in self.trained_rows():
-            named.setdefault(keys[row], set()).add(self.digests[row])
-
-        def trained_as(key: tuple[str, int], digest: bytes | None) -> str | None:
-            if key in named and (digest is None or not named[key].isdisjoint((None, digest))):
-                return key[0]
-            return None if digest is None else by_digest.get(digest)
-
-        return [trained_as(key, digest) for key, digest in zip(now.keys(), now.digests, strict=True)]
+        named = self._rows_trained_too(now)
+        return [
+            name if row in named else None if digest is None else by_digest.get(digest)
+            for row, (name, digest) in enumerate(zip(now.images, now.digests, strict=True))
+        ]
 
     def keys(self) -> list[tuple[str, int]]:
         """Return name and content of every image, in order."""
         return list(zip(self.images, self.content.tolist(), strict=True))
+
+    def after(self, before: DataIdentity) -> DataIdentity:
+        """Return these data with what was trained on before and is not in train any more."""
+        kept = self._rows_trained_too(before)
+        rows = [row for row in before.trained_rows() if row not in kept]
+        return DataIdentity(
+            (*self.images, *(before.images[row] for row in rows)),
+            (*self.splits, *([TRAINED_BEFORE] * len(rows))),
+            np.concatenate([self.labels, before.labels[rows]]),
+            np.concatenate([self.content, before.content[rows]]),
+            (*self.digests, *(before.digests[row] for row in rows)),
+            changed=True,
+        )
 
     def changes(self, now: DataIdentity) -> DataChanges:
         """Return how the data have changed from this identity to another; names may repeat in several splits."""
@@ -144,6 +172,8 @@ class DataIdentity:
         seen: dict[str, int] = {}
         rows: dict[tuple[str, int], int] = {}
         for row, name in enumerate(self.images):
+            if self.splits[row] == TRAINED_BEFORE:
+                continue
             seen[name] = seen.get(name, -1) + 1
             rows[name, seen[name]] = row
         return rows

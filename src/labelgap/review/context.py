@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -12,6 +13,7 @@ from fastapi import Depends, HTTPException, Query, Request, Response
 from numpy.typing import NDArray
 
 from labelgap.reporting.page import package_version
+from labelgap.review.additions import NewPhotos
 from labelgap.review.queues import Feed, FeedPage, decided_rows, mix, paginate
 from labelgap.review.security import AccessPolicy
 from labelgap.review.session import Review
@@ -33,7 +35,10 @@ class AppContext:
     review: Review  # candidates and decisions
     policy: AccessPolicy  # which requests are accepted
     reviewer: str  # author of the decisions until another name is typed in the page
+    budget: int | None = None  # seconds that the review is meant to take; None for no limit
     double: float = 0.0  # share of the labels that are asked of a second person
+    photos: NewPhotos | None = None  # what adds photos to the run; None where that is not offered
+    started: float | None = None  # when the first page was opened
     reported: str = ""  # the last error that was printed to the terminal
     leases: Leases = field(default_factory=Leases)  # which candidates the open pages show
     walks: dict[tuple[str, int | None], dict[int, NDArray[np.int64]]] = field(default_factory=dict)
@@ -52,6 +57,14 @@ class AppContext:
     def known_class(self, number: int | None) -> int | None:
         """Return the number of a class, None where there is no such class."""
         return number if number is not None and number < len(self.review.candidates.classes) else None
+
+    def remaining(self) -> int | None:
+        """Return the seconds left of the budget, below 0 when it is used up; None without a budget."""
+        if self.budget is None:
+            return None
+        if self.started is None:
+            self.started = time.monotonic()
+        return round(self.budget - (time.monotonic() - self.started))
 
 
 def _context(request: Request) -> AppContext:
@@ -77,7 +90,7 @@ ClassNumber = Annotated[int | None, Query(alias="class", ge=0, le=10**7)]
 def counter_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
     """Return the parts of a page that change with every decision."""
     counters = counters_context(context.review, context.known_class(number), reviewer or context.reviewer)
-    return {"counters": render("counters.html", counters=counters)}
+    return {"counters": render("counters.html", counters=counters), "remaining": context.remaining()}
 
 
 def status_parts(context: AppContext, number: int | None, reviewer: str | None) -> dict[str, Any]:
@@ -189,6 +202,8 @@ class Visitor:
             number="" if number is None else number,
             csrf_token=context.policy.csrf_token,
             reviewer=context.reviewer,
+            photos=context.photos,
+            remaining=context.remaining(),
             heat=context.heat_maps.available,
             counters=counters_context(self.review, number, context.reviewer),
             panel=panel_context(self.review, number),

@@ -1,4 +1,4 @@
-r"""What to ask next: feeds of open candidates, the aims of a review, and what the next answers of a class promise.
+r"""What to ask next: feeds of open candidates, the aims of a review, and a plan of the next minutes.
 
 A random slot at an unpredictable place among every ten of a class's feed holds the first label of the class's random
 draw that is still open. So each random answer is about a label that was drawn uniformly from those that were open,
@@ -7,10 +7,12 @@ whatever was decided before and in whatever order.
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +20,13 @@ from numpy.typing import NDArray
 from labelgap.audit.live import Aim, learning_value
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT
-from labelgap.metrics.label_model import to_log_odds
+from labelgap.metrics.label_model import round_to_sum, to_log_odds
 from labelgap.review.acceptance import AcceptedLabels, measure_machine
 from labelgap.review.additions import FEWEST_EXAMPLES
 from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
 from labelgap.review.session import Review
-from labelgap.review.store import ASKED
+from labelgap.review.store import ASKED, DecisionEvent
+from labelgap.review.team import answer_seconds
 from labelgap.training.auto import FEW_TAGGED
 
 PageAim = Aim | Literal["machine"]
@@ -34,10 +37,16 @@ AIM_TEXT: Final[dict[PageAim, tuple[str, str]]] = {
     "random": ("measure", "at random: how many are still missing"),
     "machine": ("let the machine finish", "the most certain, at random: until the others can be accepted unseen"),
 }
-STEP: Final = 20  # answers of a class that it is judged by
+USUAL_SECONDS: Final = 2.0  # seconds of an answer of a person of whom nothing is known
+PRIOR_ANSWERS: Final = 20.0  # the weight of what is known otherwise: that of so many answers
+STEP: Final = 20  # a plan changes the class after so many answers at the earliest
+MINUTES: Final = 10
+_SHOWN: Final = 5
 _LIMIT: Final = 200  # candidates for the classifier before there is a ranking for that aim
 _LITTLE: Final = 0.5  # labels that are still missing where the estimate is rounded to 0
 
+Array = NDArray[np.float64]
+Indices = NDArray[np.integer[Any]]
 Numbers = NDArray[np.int64]
 
 
@@ -193,6 +202,85 @@ def _uncertain_order(review: Review, rows: Numbers) -> Numbers:
     return np.lexsort((-value, turn))
 
 
+class AnswerSpeed(NamedTuple):
+    """How fast a person answers."""
+
+    answers: int  # how many answers were timed
+    seconds: float  # how long an answer takes
+    by_class: Array  # (K,) seconds of an answer of each class
+
+
+class PlanStep(NamedTuple):
+    """Answers to give in a row."""
+
+    class_number: int
+    answers: int  # how many
+    finds: float  # how many missing labels they probably find
+    minutes: float  # how long they take
+
+
+def answer_speed(events: Iterable[DecisionEvent], reviewer: str, classes: Mapping[str, int]) -> AnswerSpeed:
+    r"""Measure how fast a person answers.
+
+    A person who has answered little is taken to be as fast as ``USUAL_SECONDS``, and a class as fast as its person
+    elsewhere: with :math:`n` answers in :math:`T` seconds, of which :math:`n_k` in :math:`T_k` seconds are of class
+    :math:`k`,
+
+    .. math:: t = \frac{T + m t_0}{n + m}, \qquad t_k = \frac{T_k + m t}{n_k + m}
+    """
+    own = [event for event in events if event.reviewer == reviewer and event.is_answer]
+    counts, seconds = np.zeros(len(classes)), np.zeros(len(classes))
+    for event, step in zip(own[1:], answer_seconds([event.time for event in own]), strict=True):
+        number = classes.get(event.key.class_name)
+        if number is not None and step is not None:
+            counts[number] += 1
+            seconds[number] += step
+    mean = float((seconds.sum() + PRIOR_ANSWERS * USUAL_SECONDS) / (counts.sum() + PRIOR_ANSWERS))
+    return AnswerSpeed(int(counts.sum()), mean, (seconds + PRIOR_ANSWERS * mean) / (counts + PRIOR_ANSWERS))
+
+
+def finds_per_minute(class_number: Indices, probability: Array, seconds: Array, minutes: float = 1.0) -> Array:
+    """Return how many finds per minute each class promises over the next minutes, ``(K,)``.
+
+    ``class_number`` and ``probability`` are of the open candidates in the order shown, ``seconds`` of an answer of each
+    class.
+    """
+    order = np.argsort(class_number, kind="stable")
+    group = np.asarray(class_number)[order]
+    turn = np.arange(len(group)) - np.searchsorted(group, np.arange(len(seconds)))[group]
+    share = np.clip(60 * minutes / seconds[group] - turn, 0, 1)  # of the last candidate only a part fits
+    sums = np.bincount(group, weights=share * probability[order], minlength=len(seconds))
+    return np.asarray(sums / minutes, dtype=np.float64)
+
+
+def next_minutes(
+    minutes: float, class_number: Indices, probability: Array, seconds: Array, step: int = STEP
+) -> list[PlanStep]:
+    """Plan the next minutes: always ``step`` candidates of the class that promises the most finds per minute."""
+    by_class = {number: probability[class_number == number] for number in np.unique(class_number).tolist()}
+
+    def block(number: int, start: int) -> tuple[float, int, int]:  # the finds per second, to be taken most first
+        return -float(by_class[number][start : start + step].mean() / seconds[number]), number, start
+
+    heap = [block(number, 0) for number in by_class]
+    heapq.heapify(heap)
+    left, taken = 60.0 * minutes, dict[int, int]()
+    while heap and left > 0:
+        rate, number, start = heapq.heappop(heap)
+        count = min(step, len(by_class[number]) - start, int(left // seconds[number]))
+        if rate >= 0 or count == 0:
+            continue
+        left -= count * float(seconds[number])
+        taken[number] = start + count
+        if start + step < len(by_class[number]):
+            heapq.heappush(heap, block(number, start + step))
+    steps = [
+        PlanStep(number, count, float(by_class[number][:count].sum()), count * float(seconds[number]) / 60)
+        for number, count in taken.items()
+    ]
+    return sorted(steps, key=lambda each: (-each.finds / each.minutes, each.class_number))
+
+
 def aims_context(review: Review, aim: PageAim) -> list[dict[str, Any]]:
     """Return the aims to choose from, the chosen one marked, with what each has brought; empty without a choice."""
     if not has_aims(review):
@@ -223,13 +311,32 @@ def aims_context(review: Review, aim: PageAim) -> list[dict[str, Any]]:
     return aims
 
 
-def likely_finds(review: Review) -> NDArray[np.float64]:
-    """Return how many missing labels the next ``STEP`` answers of each class will probably find, ``(K,)``."""
-    class_number, probability = _open_candidates(review)
-    order, classes = np.argsort(class_number, kind="stable"), len(review.candidates.classes)
-    group = class_number[order]
-    turn = np.arange(len(group)) - np.searchsorted(group, np.arange(classes))[group]
-    return np.bincount(group, (turn < STEP) * probability[order], classes).astype(np.float64)
+def plan_context(review: Review, reviewer: str) -> dict[str, Any]:
+    """Return a plan of the next minutes of a person."""
+    classes, speed = review.candidates.classes, _speed(review, reviewer)
+    steps = next_minutes(MINUTES, *_open_candidates(review), speed.by_class)
+    rates = class_rates(review, reviewer)
+    steps.sort(key=lambda step: -rates[step.class_number])  # as the list of classes
+    finds = round_to_sum(np.array([step.finds for step in steps])).tolist()
+    rows = [
+        {"number": step.class_number, "name": classes[step.class_number], "answers": step.answers, "finds": found}
+        for step, found in zip(steps, finds, strict=True)
+    ]
+    return {
+        "minutes": MINUTES,
+        "per_minute": round(60 / speed.seconds),
+        "is_own": speed.answers > 0,
+        "steps": rows[:_SHOWN],
+        "more": rows[_SHOWN:],
+        "answers": sum(step.answers for step in steps),
+        "finds": sum(finds),
+    }
+
+
+def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
+    """Return how many finds per minute each class promises a person, ``(K,)``, as far as a step of the plan goes."""
+    speed = _speed(review, reviewer)
+    return finds_per_minute(*_open_candidates(review), speed.by_class, STEP * speed.seconds / 60)
 
 
 def _probability(review: Review) -> NDArray[np.float64]:
@@ -244,6 +351,12 @@ def _probability(review: Review) -> NDArray[np.float64]:
     promised = np.bincount(columns.class_number[is_open], np.nan_to_num(probability[is_open]), len(by_class))
     most = np.array([np.inf if each is None else max(each.still_missing, _LITTLE) for each in by_class])
     return probability * np.minimum(1, most / np.maximum(promised, _LITTLE))[columns.class_number]
+
+
+def _speed(review: Review, reviewer: str) -> AnswerSpeed:
+    numbers = {name: number for number, name in enumerate(review.candidates.classes)}
+    review.current.refresh()
+    return answer_speed(list(review.current.recent), reviewer, numbers)
 
 
 def _open_candidates(review: Review) -> tuple[NDArray[np.int32], NDArray[np.float64]]:

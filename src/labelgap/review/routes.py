@@ -21,7 +21,7 @@ from labelgap.core.files import DiskError
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.reporting.formatting import single_line
 from labelgap.review import queues, views
-from labelgap.review.additions import printable_name
+from labelgap.review.additions import NewPhotos, printable_name
 from labelgap.review.context import (
     AppContext,
     Browser,
@@ -61,6 +61,14 @@ class ClassMessage(_StrictModel):
     store: Token
     reviewer: Reviewer
     name: str = Field(min_length=1, max_length=200)
+
+
+class PhotosMessage(_StrictModel):
+    """New photos to add to the run: the path of a table or a folder on the machine of the server."""
+
+    store: Token
+    reviewer: Reviewer
+    path: str = Field(pattern=r"^[^\x00]+$", max_length=4096)
 
 
 class DecisionMessage(_StrictModel):
@@ -113,12 +121,12 @@ router = APIRouter()
 
 @router.get("/", response_class=HTMLResponse)
 def overview(visitor: CurrentVisitor, aim: PageAim | None = None) -> str:
-    """Show the classes, those first where the next answers bring most."""
+    """Show the classes, those first where the next minutes bring most."""
     review = visitor.review
     tagged = queues.few_tagged(review)
     aim = aim or ("missing" if tagged is None else "classifier")
     aims = {"aim": aim, "aims": queues.aims_context(review, aim), "wrong_queue": wrong_queue(review), "tagged": tagged}
-    return visitor.render("overview.html", None, views.overview_context(review) | aims)
+    return visitor.render("overview.html", None, views.overview_context(review, visitor.context.reviewer) | aims)
 
 
 @router.get("/class/{number}", response_class=HTMLResponse)
@@ -138,7 +146,7 @@ def grid(
     options["near"], near_page = views.near_context(visitor.review, image)
     if show == "open":
         options["select"] = partial(visitor.select, number, kind == "wrong")
-    made = views.grid_context(visitor.review, number, **options)
+    made = views.grid_context(visitor.review, number, visitor.context.reviewer, **options)
     made |= {"added": views.added_context(visitor.review, number), "near": near_page}
     made |= {"has_aims": queues.has_aims(visitor.review), "lease": "" if show == "decided" else visitor.page}
     return visitor.render("grid.html", number, made)
@@ -198,6 +206,14 @@ def ask(
     made |= {"aim": aim, "title": queues.AIM_TEXT[aim][0], "lease": visitor.page}
     made |= {"class_number": number, "class_name": name}
     return visitor.render("ask.html", number, made)
+
+
+@router.get("/plan", response_class=HTMLResponse)
+def plan(context: Context, reviewer: ReviewerName = None) -> str:
+    """Return where the next minutes of a person bring most."""
+    if not queues.has_aims(context.review):
+        return ""
+    return views.render("plan.html", plan=queues.plan_context(context.review, reviewer or context.reviewer))
 
 
 @router.get("/thumbnail/{identity}")
@@ -352,6 +368,29 @@ def add_class(context: Context, message: ClassMessage) -> JSONResponse:
     review.refresh_classes(now=True)
     review.similar.prepare()
     return JSONResponse({"number": review.candidates.classes.index(name), "name": name})
+
+
+@router.get("/api/photos")
+def photos_state(context: Context) -> dict[str, str | bool]:
+    """Return whether photos are being added, and what the command has printed last."""
+    return _photos(context).state()
+
+
+@router.post("/api/photos")
+def add_photos(context: Context, message: PhotosMessage) -> JSONResponse:
+    """Start to add photos to the run."""
+    photos = _photos(context)
+    if message.store != context.review.store.id:
+        return _other_review(context.review)
+    if not photos.start(message.path.strip()):
+        return JSONResponse({"problem": "busy", "detail": "photos are being added already."}, 409)
+    return JSONResponse(photos.state())
+
+
+def _photos(context: AppContext) -> NewPhotos:
+    if context.photos is None:
+        raise HTTPException(404, "photos are added on the machine of the server: labelgap train RUN --add more.csv")
+    return context.photos
 
 
 @router.post("/api/leases")

@@ -67,13 +67,14 @@ class AccessPolicy:
     csrf_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
 
-def make_access_policy(host: str, port: int) -> AccessPolicy:
-    """Return the policy for the address that the server listens on."""
+def make_access_policy(host: str, port: int, token: str | None = None) -> AccessPolicy:
+    """Return the policy for the address that the server listens on; with a new token where none is given."""
     name = host.strip("[]").lower()
     name = f"[{name}]" if ":" in name else name
     beyond = name not in _LOOPBACK  # this machine
     own = (name, socket.gethostname().lower(), socket.getfqdn().lower()) if beyond else ()
-    return AccessPolicy(frozenset({*_LOOPBACK, *own}), beyond, cookie=f"labelgap-{port}")
+    policy = AccessPolicy(frozenset({*_LOOPBACK, *own}), beyond, cookie=f"labelgap-{port}")
+    return policy if token is None else replace(policy, token=token)
 
 
 class SecurityMiddleware:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from labelgap.core.errors import InputError, LabelGapError
+from labelgap.review.additions import NewPhotos
 from labelgap.review.session import Review
 
 if TYPE_CHECKING:
@@ -38,28 +39,37 @@ def serve(
     port: int | None = None,
     browser: bool = True,
     reviewer: str = "reviewer",
+    budget: int | None = None,
     double: float = 0.0,
     live: bool = True,
     on_start: Callable[[str], None] = lambda address: None,
-) -> None:
-    """Serve the page until Ctrl-C.
+) -> Review:
+    """Serve the page until Ctrl-C; return the review, another one where photos were added to its run.
 
     The port is the first free one from 8765 on when not given. ``double`` is the share of the labels that are asked of
     a second person; ``live`` ranks what is open again while people decide; ``on_start`` gets the link to the page, with
     its token.
     """
+    asked: dict[str, Any] = {"reviewer": reviewer, "budget": budget, "double": double}
+    asked["token"] = secrets.token_urlsafe(24)
     warnings.filterwarnings("ignore", module="PIL")  # broken metadata; filters are not per thread
-    asked: dict[str, Any] = {"reviewer": reviewer, "double": double}
-    server, listener, address = create_server(review, host=host, port=port, **asked)
     with suppress(KeyboardInterrupt), ExitStack() as stack:
-        stack.enter_context(listener)
-        if live:
-            review.start_ranking()
-        on_start(address)
-        if browser and _has_display():
-            page = stack.enter_context(_private_page(review.path, address))
-            threading.Timer(0.5, webbrowser.open, [page.as_uri()]).start()
-        server.run(sockets=[listener])
+        while True:
+            photos = NewPhotos(review.path) if NewPhotos.are_possible(review.folder) else None
+            server, listener, address = create_server(review, host=host, port=port, photos=photos, **asked)
+            with listener:
+                port = int(listener.getsockname()[1])
+                if live:
+                    review.start_ranking()
+                on_start(address)
+                if browser and _has_display():
+                    page = stack.enter_context(_private_page(review.path, address))
+                    threading.Timer(0.5, webbrowser.open, [page.as_uri()]).start()
+                server.run(sockets=[listener])
+            if photos is None or not photos.added:
+                break
+            review, browser, on_start = review.reopened(), False, lambda address: None
+    return review
 
 
 def create_server(
@@ -68,8 +78,11 @@ def create_server(
     host: str = DEFAULT_HOST,
     port: int | None = None,
     reviewer: str = "reviewer",
+    budget: int | None = None,
     double: float = 0.0,
     limits: ConnectionLimits | None = None,
+    token: str | None = None,
+    photos: NewPhotos | None = None,
 ) -> tuple[Server, socket.socket, str]:
     """Return the server, its listening socket, and the link to the page; see ``serve`` for the arguments."""
     try:
@@ -93,10 +106,11 @@ def create_server(
         _ = review.image_order, review.audit_ranking
     listener = listen(host, port)
     number = int(listener.getsockname()[1])
-    policy = make_access_policy(host, number)
+    policy = make_access_policy(host, number, token)
+    photos = None if policy.allow_ip_hosts else photos
     bounds = (limits or ConnectionLimits()).within_open_files()
     config = uvicorn.Config(
-        SecurityMiddleware(create_app(AppContext(review, policy, reviewer, double)), policy),
+        SecurityMiddleware(create_app(AppContext(review, policy, reviewer, budget, double, photos)), policy),
         log_level="error",
         access_log=False,
         server_header=False,
@@ -109,7 +123,10 @@ def create_server(
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=32 * 1024,
     )
-    return LimitedServer(config), listener, _address(host, number, policy.token)
+    server = LimitedServer(config)
+    if photos is not None:
+        photos.on_added = partial(setattr, server, "should_exit", True)
+    return server, listener, _address(host, number, policy.token)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from labelgap.review.additions import AddedClassNames, SimilarImages
 from labelgap.review.candidates import WRONG, Candidates, Copies, find_copies
 from labelgap.review.database import FILE as STORE
 from labelgap.review.estimates import AuditCounts, ReviewEstimate, SampleEstimate, count_audited, estimate_current
-from labelgap.review.folder import ReviewFolder
+from labelgap.review.folder import ReviewFolder, open_review_folder
 from labelgap.review.live import LiveRankings, Ranking, RankingJob, image_features
 from labelgap.review.progress import ClassProgress, CurrentDecisions, ReviewProgress, count_classes, count_progress
 from labelgap.review.store import ASKED, Decision, DecisionStore, LabelKey
@@ -104,6 +104,13 @@ class Review:
         if self.rankings is not None:
             self.rankings.stop()
         self.store.close()
+
+    def reopened(self) -> Review:
+        """Return the review of the folder as it is now, and close this one."""
+        folder = open_review_folder(self.path, self.folder.source, **self.folder.options)
+        fresh = Review(folder, self.split, precision=self.precision)
+        self.close()
+        return fresh
 
     def start_ranking(self) -> None:
         """Rank what is open again while people decide, in a process of its own; random images stay in their order."""

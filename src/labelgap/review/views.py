@@ -93,15 +93,14 @@ def make_tile(review: Review, number: int, asked: str = "other") -> dict[str, An
     }
 
 
-def overview_context(review: Review) -> dict[str, Any]:
-    """Return the list of classes, those first where the next answers bring most."""
-    likely = queues.likely_finds(review)
-    classes = _order_classes(review, likely)
+def overview_context(review: Review, reviewer: str) -> dict[str, Any]:
+    """Return the list of classes, those first where the next minutes of a person bring most."""
+    rates = queues.class_rates(review, reviewer)
+    classes = _order_classes(review, rates)
     return {
         "classes": [row for row in classes if row.total],
         "wrong": sorted((row for row in classes if row.wrong), key=lambda row: -row.wrong),
-        "likely": likely.tolist() if likely.any() else [],
-        "step": queues.STEP,
+        "rates": rates.tolist() if rates.any() else [],
         "estimates": _estimates(review),
         "copies": int((~review.copies.shown).sum()),
         "first_image": _image_id(review, _first_open(review, review.image_order)),
@@ -120,6 +119,7 @@ def _estimates(review: Review) -> tuple[SampleEstimate | None, ...]:
 def grid_context(
     review: Review,
     class_number: int,
+    reviewer: str,
     *,
     wrong: bool,
     decided: bool,
@@ -133,8 +133,8 @@ def grid_context(
     feed = queues.class_feed(review, class_number, wrong, near)
     if decided:
         feed = Feed.of(queues.decided_rows(review, class_number, wrong), "other", feed.ranking)
-    likely = queues.likely_finds(review)
-    classes = _order_classes(review, likely)
+    rates = queues.class_rates(review, reviewer)
+    classes = _order_classes(review, rates)
     return {
         **feed_context(review, feed, skip, size, select),
         "class_number": class_number,
@@ -144,7 +144,7 @@ def grid_context(
         "decided": decided,
         "total": len(review.listed(class_number, wrong)),
         "next": _next_class(classes, class_number, wrong),
-        "better": None if wrong else _better_class(classes, class_number, likely),
+        "better": None if wrong else _better_class(classes, class_number, rates),
     }
 
 
@@ -231,10 +231,10 @@ def _image_id(review: Review, image: int | None) -> str:
     return "" if image is None else f"{int(review.candidates.columns.image_ids[image]):016x}"
 
 
-def _order_classes(review: Review, likely: NDArray[np.float64]) -> list[ClassProgress]:
-    """Return the classes, decided ones last; those with the most likely finds, then most candidates, first."""
+def _order_classes(review: Review, rates: NDArray[np.float64]) -> list[ClassProgress]:
+    """Return the classes, decided ones last; those with the most finds per minute, then most candidates, first."""
     left = [(row.total - row.decided, row) for row in review.classes()]
-    return [row for _, row in sorted(left, key=lambda pair: (pair[0] == 0, -likely[pair[1].number], -pair[0]))]
+    return [row for _, row in sorted(left, key=lambda pair: (pair[0] == 0, -rates[pair[1].number], -pair[0]))]
 
 
 def _next_class(classes: list[ClassProgress], current: int | None, wrong: bool = False) -> ClassProgress | None:
@@ -245,16 +245,16 @@ def _next_class(classes: list[ClassProgress], current: int | None, wrong: bool =
     return next((row for row in classes if row.total > row.decided and row.number != current), None)
 
 
-def _better_class(classes: list[ClassProgress], current: int, likely: NDArray[np.float64]) -> dict[str, Any] | None:
+def _better_class(classes: list[ClassProgress], current: int, rates: NDArray[np.float64]) -> dict[str, Any] | None:
     """Return the class to change to where the current one disappoints: twice as many finds are likely there."""
     here = next((row for row in classes if row.number == current), None)
     other = _next_class(classes, current)
     if here is None or other is None or here.decided < MIN_RANDOM:
         return None
-    own, there = float(likely[current]), float(likely[other.number])
-    if there < 2 * max(own, 0.5):
+    here_rate, rate = float(rates[current]), float(rates[other.number])
+    if rate < 2 * max(here_rate, 0.5):
         return None
-    return {"number": other.number, "name": other.name, "likely": there, "here": own, "step": queues.STEP}
+    return {"number": other.number, "name": other.name, "rate": rate, "here": here_rate}
 
 
 def counters_context(review: Review, class_number: int | None, reviewer: str) -> dict[str, Any]:

@@ -16,11 +16,12 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
+from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder, remove_file
 from labelgap.core.manifest import MANIFEST_FILE
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
-from labelgap.data.identity import DataIdentity
+from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.labels.table import group_numbers
 from labelgap.losses import Loss, describe_method, loss
 from labelgap.metrics import Thresholds, choose_thresholds, revision_quality
@@ -89,6 +90,7 @@ def fit(
     device: str = "auto",
     workers: int | None = None,
     resume: bool = False,
+    accept_changes: bool = False,
     quiet: bool = False,
     on_epoch: EpochCallback | None = None,
     log: str | Sequence[str] = (),
@@ -116,6 +118,7 @@ def fit(
         device: "auto", "cpu", "cuda", "mps".
         workers: processes that decode images.
         resume: continue the stopped run in ``out``, to the numbers of an unbroken one.
+        accept_changes: resume although images, splits or labels have changed since.
         quiet: print nothing.
         on_epoch: called with the history after every epoch (in linear-init of the network); what it raises ends it.
         log: live logs: "csv", "tensorboard", "wandb", "mlflow" or several of them (docs/live-logs).
@@ -138,7 +141,7 @@ def fit(
         with fail_together():
             check_folder(folder, resume)
             started = Run(folder) if resume else None
-            plan = _plan_run(data, request, torch_device, started, reporter)
+            plan = _plan_run(data, request, torch_device, started, accept_changes, reporter)
         return run_training(plan, folder, workers, reporter, started=started, log=logs, on_epoch=on_epoch)
 
 
@@ -157,15 +160,21 @@ def _plan_run(
     request: TrainingRequest,
     device: torch.device,
     started: Run | None,
+    accept_changes: bool,
     reporter: Reporter,
 ) -> TrainingPlan:
-    """Plan a training, or the rest of the run that was started, on the same data."""
+    """Plan a training, or the rest of the run that was started, on data that may have changed since."""
     stored = None if started is None else started.config
     data = prepare_data(data, request, device, stored)
-    identity = DataIdentity.of(data)
+    identity, changes = DataIdentity.of(data), DataChanges()
     if started is not None and started.metrics.get("interrupted", True):
-        identity = check_data(started.path, data, identity, reporter)
+        identity, changes = check_data(started.path, data, identity, accept_changes=accept_changes, reporter=reporter)
+        request = request.as_started(started.config) if changes else request
     plan = plan_training(data, request, device, stored)
+    if changes and plan.config.folds:
+        raise RunError(f"the folds of a cross-validation are of other data: {changes}. Train into a new folder.")
+    if changes.rows and "index" in plan.loss.needs:
+        raise RunError(f"{plan.loss.name} keeps state for every image, and {changes}: train into a new folder.")
     if plan.config.protocol != "linear":
         check_batch_size(plan.config.batch_size)
     plan.loss.to(device).prepare(plan.data.train.labels, epochs=plan.config.epochs, seed=plan.config.seed)
@@ -217,7 +226,7 @@ def run_training(
         data = replace(data, train=replace(data.train, labels=labels))
         plan = replace(plan, data=data)
     with log_epochs(log, folder, reporter.log, on_epoch, resume=resume) as on_epoch:
-        shared = (plan.selection, network, plan.device, workers, reporter, on_epoch)
+        shared = (plan.selection, network, plan.device, workers, reporter, identity.changed, on_epoch)
         context = TrainingContext(folder, data, config, *shared)
         features = linear_features(context) if config.protocol == "linear" or data.prior is not None else {}
         if data.prior is not None:

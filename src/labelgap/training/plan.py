@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -19,6 +19,7 @@ from labelgap.data.findings import ValidationHeldOut
 from labelgap.data.identity import DataIdentity
 from labelgap.data.images import FEATURES
 from labelgap.data.split import hold_out_val, is_unsplit
+from labelgap.labels import PRESENT
 from labelgap.losses import Loss, describe_method, loss, loss_options, methods, published_options
 from labelgap.models import Backbone, HeadName, check_backbone, has_average_pool, has_batch_norm, is_pretrained
 from labelgap.models.batch_norm import check_batch_norm
@@ -111,6 +112,13 @@ class TrainingRequest:
         parse_trace(self.trace, entries=1)
         check_settings(self.given_settings())
 
+    def as_started(self, stored: RunConfig) -> TrainingRequest:
+        """Return the request with the choices of a run that were made by its data, which have changed since."""
+        same = isinstance(self.method, Loss) or self.method not in ("auto", stored.method)
+        method = (self.method, self.options) if same else (stored.method, stored.options)
+        select = stored.select if self.select == "auto" else self.select
+        return replace(self, method=method[0], options=method[1], select=select)
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
@@ -156,7 +164,8 @@ def plan_training(
     request.check()
     if empty := [split.name for split in data.splits if not len(split)]:
         raise InputError(f"{data.name}: {empty[0]} has no images. Leave the split out, or give it some.")
-    if data.prior is None and not data.train.labels.counts().present.any():
+    known = data.train.labels.values
+    if data.prior is None and not ((known == PRESENT).any() if request.method == "auto" else len(known)):
         raise InputError(
             f"{data.name}: no label of train is known to be present, there is nothing to learn from. Tag a few images, "
             "or say by --prior FILE what a model or other people say of them."

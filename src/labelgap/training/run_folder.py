@@ -24,7 +24,7 @@ from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset
-from labelgap.data.identity import DataIdentity
+from labelgap.data.identity import DataChanges, DataIdentity
 from labelgap.data.images import ArrayImages, StoredImages
 from labelgap.training.checkpoint import remove_previous
 from labelgap.training.config import CONFIG_FILE, INITIAL_WEIGHTS, JOINED, RunConfig
@@ -181,16 +181,25 @@ def add_known_digests(
     return _add_digests(now, data, np.array([split in hashed for split in now.splits], dtype=bool), reporter)
 
 
-def check_data(folder: Path, data: Dataset, now: DataIdentity, reporter: Reporter) -> DataIdentity:
-    """Return the identity of the data of a run that is resumed; refuse others than it was started on."""
+def check_data(
+    folder: Path, data: Dataset, now: DataIdentity, *, accept_changes: bool, reporter: Reporter
+) -> tuple[DataIdentity, DataChanges]:
+    """Return the identity to keep, and how data have changed; refuse to resume on others, unless that is accepted."""
     before = read_data_identity(folder)
     if before is None:
         reporter.log(f"{folder} has no {DATA_FILE}: whether the data have changed since is not known")
-        return now
+        return now, DataChanges()
     now = add_known_digests(now, data, before, reporter)
-    if changes := before.changes(now):
-        raise RunError(f"{folder} was started on other data: {changes}. Restore the data, or train into a new folder.")
-    return before
+    changes = before.changes(now)
+    if not changes:
+        return before, changes
+    if not accept_changes:
+        raise RunError(
+            f"{folder} was started on other data: {changes}. Restore the data, train into a new folder, or resume on "
+            "the data as they are now with --accept-changes (accept_changes=True in Python)."
+        )
+    reporter.log(f"resuming on other data: {changes}; single labels are not traced any more")
+    return now.after(before), changes
 
 
 def write_predictions(

@@ -16,6 +16,7 @@ from labelgap.core.errors import InputError
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable, Revision, Revisions
 from labelgap.metrics import revision_quality
+from labelgap.reporting.page import Page
 from labelgap.reporting.sections import separability
 from labelgap.reporting.sections.label_scores import label_scores
 from labelgap.reporting.sections.memorization import label_losses
@@ -28,8 +29,10 @@ from labelgap.reporting.sections.separability import (
     BINS,
     class_separability,
     count_unknown_positives,
+    density_pair_section,
     probability_shares,
     separability_from_trace,
+    separability_of_run,
     separability_on_unseen,
     unknown_positives_from_run,
 )
@@ -283,3 +286,26 @@ def test_unknown_positives_are_counted_per_class_in_blocks(
     assert with_data.present.tolist() == from_trace.present.tolist() and with_data.present.sum() > 0
     assert with_data.unknown.tolist() == from_trace.unknown.tolist()
     assert unknown_positives_from_run(run_of(truth=False)) is None
+
+
+def test_a_pair_of_runs_is_drawn_with_what_every_class_gains(run_of: RunMaker, data: Dataset) -> None:
+    made = {"an": ("an", 1.0), "em": ("em", 3.0), "other": ("ll-r", 2.0)}
+    runs = {label: run_of(folder=label, method=method, skill=skill) for label, (method, skill) in made.items()}
+    measured, page = {label: separability_of_run(run, data) for label, run in runs.items()}, Page(data)
+    assert density_pair_section(runs, measured, page)
+    (figure,) = page.figures
+    names = figure.data.names
+    found = {(row[0], row[1]): row[names.index("gain")] for row in figure.data.rows}
+    before, after = (runs[label].metrics["test"]["average_precision"] for label in ("an", "em"))
+    assert {label for label, _ in found} == {
+        "an: test",
+        "em: test",
+        "an: " + separability.TRAIN,
+        "em: " + separability.TRAIN,
+    }
+    for (_, name), gain in found.items():
+        assert gain == pytest.approx(100 * (after[name] - before[name]), abs=1e-5)
+    drawn = [label.get_text() for label in figure.draw(width=7.0).axes[0].get_yticklabels()]
+    assert drawn == sorted(data.classes, key=lambda name: before[name] - after[name]), "the largest gain on top"
+    alone = {label: runs[label] for label in ("em", "other")}
+    assert not density_pair_section(alone, measured, Page(data)), "there is nothing to compare with"

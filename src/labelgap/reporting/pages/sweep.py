@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -22,18 +25,22 @@ from labelgap.reporting.formatting import (
     format_elapsed,
     format_measure,
     single_line,
+    truncate_label,
     val_score_name,
     wrapped_command,
 )
 from labelgap.reporting.page import REPORT_FILE, Page, render_template
 from labelgap.reporting.sections.parameter_effects import parameter_effects_section
 from labelgap.studies.sweep.results import Sweep, SweepTrial, format_values, trial_name
+from labelgap.studies.sweep.search_space import Value
 from labelgap.training.rerun import train_command, train_script, without_directories
 
 _OUT: Final = "runs/best"
 _TOLERANCE: Final = 1e-6
 _MAX_ROWS: Final = 10
 _MAX_LISTED: Final = 20  # trials that were stopped or that failed in the page
+_MAX_LABELS: Final = 14  # values of a parameter that are written beside its axis
+_GOOD: Final = 0.1  # share of the trials that is drawn in blue: the best ones
 
 
 def describe_progress(sweep: Sweep) -> str:
@@ -134,26 +141,73 @@ def importance_figure(sweep: Sweep, *, width: float = style.WIDE) -> Figure:
     return figure
 
 
-def trials_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> Figure:
-    """Draw the score of every trial by its number, hollow where it was stopped early, the best so far, and ``auto``."""
-    figure, (axis,) = style.make_figure(width=width, height=3.4)
-    points = [(trial.state, trial.number, 100 * trial.score) for trial in sweep.trials if trial.score is not None]
-    look: dict[str, Any] = {"color": style.BLUE, "linestyle": "none", "marker": "o", "markersize": 6}
-    for state, face in (("complete", style.BLUE), ("pruned", style.BACKGROUND_COLOR)):
-        if own := [(number, value) for each, number, value in points if each == state]:
-            name = "trial" if state == "complete" else "stopped early"
-            axis.plot(*zip(*own, strict=True), markerfacecolor=face, label=name, **look)
-    complete = np.array([point[1:] for point in points if point[0] == "complete"], dtype=np.float64).reshape(-1, 2)
-    best = np.maximum.accumulate(complete[:, 1])
-    axis.step(complete[:, 0], best, where="post", color=style.VERMILLION, linewidth=1.8, label="the best so far")
-    if sweep.auto is not None and sweep.auto.score is not None:
-        value = 100 * sweep.auto.score
-        axis.axhline(value, color=style.GREEN, linewidth=1.8, linestyle=style.DASHED, label=f"auto {value:.2f}")
-    axis.set_title(score, loc="left")
-    axis.set_xlabel("trial")
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    style.add_legend(figure)
+def parallel_figure(sweep: Sweep, score: str, *, width: float = style.WIDE) -> Figure:
+    """Draw every trial with a score as a line over an axis for each setting: the best thick, ``auto`` a green mark."""
+    trials = [trial for trial in sweep.trials if trial.score is not None and trial.state != "running"]
+    figure, (axis,) = style.make_figure(width=width, height=4.2)
+    axis.grid(False)
+    axis.spines["bottom"].set_visible(False)
+    scores = [100 * (trial.score or 0.0) for trial in trials]
+    line = None if sweep.auto is None or sweep.auto.score is None else 100 * sweep.auto.score
+    ends = scores if line is None else [*scores, line]
+    columns = [_Column(float(each.low), float(each.high), each.log, each.choices) for each in sweep.space]
+    columns.append(_Column(min(ends), max(ends)))
+    places = np.arange(len(columns))
+    ranks = {trial.number: rank for rank, trial in enumerate(sweep.ranked)}
+    good = max(round(_GOOD * len(ranks)), 2)
+    for trial in sorted(trials, key=lambda each: -ranks.get(each.number, len(trials))):
+        rank = ranks.get(trial.number, len(trials))
+        values = [*(trial.values.get(parameter.name) for parameter in sweep.space), 100 * (trial.score or 0.0)]
+        heights = [column.height(value) for column, value in zip(columns, values, strict=True)]
+        if rank == 0:
+            axis.plot(places, heights, color=style.VERMILLION, linewidth=2.6, marker="o", markersize=6, zorder=5)
+        elif rank < good:
+            axis.plot(places, heights, color=style.BLUE, linewidth=1.6, zorder=4)
+        else:
+            dashes = (0, (3, 2)) if trial.state == "pruned" else "-"
+            axis.plot(places, heights, color=style.MUTED_COLOR, linewidth=0.8, alpha=0.55, linestyle=dashes)
+    for place, column in enumerate(columns):
+        axis.plot([place, place], [0, 1], color=style.MUTED_COLOR, linewidth=1.0, zorder=2)
+        for height, text in column.ticks():
+            _write(axis, truncate_label(text, 14), (place, height), 6, fontsize=10, zorder=6, color=style.TEXT_COLOR)
+    if line is not None:  # beside its axis, to the left, where no value is written
+        place, height = len(columns) - 1, columns[-1].height(line)
+        axis.plot([place - 0.12, place], [height, height], color=style.GREEN, linewidth=2.6, zorder=7)
+        _write(axis, f"auto {line:.2f}", (place - 0.12, height), -4, ha="right", color=style.GREEN, zorder=7)
+    names = [*(parameter.name.replace("_", " ") for parameter in sweep.space), score]
+    letters = 16 if width > style.NARROW else 9
+    labels = [textwrap.fill(truncate_label(name), letters, break_long_words=False) for name in names]
+    axis.set_xticks(range(len(columns)), labels, parse_math=False)
+    axis.tick_params(axis="x", labelcolor=style.TEXT_COLOR, labelsize=12)
+    axis.set_yticks([])
+    axis.set_ylim(-0.05, 1.05)
+    axis.set_xlim(-0.3, len(columns) - 0.6)
     return figure
+
+
+def _write(axis: Axes, text: str, place: tuple[float, float], offset: float, **look: Any) -> None:
+    label = axis.annotate(text, place, (offset, 0), textcoords="offset points", va="center", parse_math=False, **look)
+    label.set_bbox({"facecolor": style.BACKGROUND_COLOR, "edgecolor": "none", "alpha": 0.8, "pad": 1})
+
+
+class _Column:
+    """One axis of the parallel coordinates: the height of a value, from 0 to 1, and the values beside it."""
+
+    def __init__(self, low: float, high: float, log: bool = False, choices: Sequence[Value] = ()) -> None:
+        middle = float(np.sqrt(low * high)) if log else (low + high) / 2
+        numbers = all(isinstance(value, int | float) for value in choices)
+        self.choices = sorted(choices, key=float) if numbers else list(choices)
+        self.shown = self.choices[:: -(-len(choices) // _MAX_LABELS)] if choices else (low, middle, high)
+        low, high = (0, len(choices) - 1) if choices else (low, high)
+        self.scale = Normalize(low - 0.5, high + 0.5) if low == high else (LogNorm if log else Normalize)(low, high)
+
+    def height(self, value: Value | None) -> float:
+        if self.choices:
+            value = self.choices.index(value) if value in self.choices else 0
+        return float(self.scale(float(value or 0)))
+
+    def ticks(self) -> list[tuple[float, str]]:
+        return [(self.height(each), f"{each:.3g}" if isinstance(each, float) else str(each)) for each in self.shown]
 
 
 def sweep_page(sweep: Sweep, page: Page) -> Markup:
@@ -164,7 +218,7 @@ def sweep_page(sweep: Sweep, page: Page) -> Markup:
     best = None if sweep.best is None else format_values(sweep.best.values)
     scored = [trial for trial in trials if trial.score is not None and trial.state != "running"]
     failed = [trial for trial in trials if trial.state == "failed"][:_MAX_LISTED]
-    history = importance = None
+    parallel = importance = None
     if scored:
         columns = {
             "trial": [trial.number or "auto" for trial in scored],
@@ -172,8 +226,8 @@ def sweep_page(sweep: Sweep, page: Page) -> Markup:
             **{each.name: [trial.values.get(each.name) for trial in scored] for each in sweep.space},
             "score": [trial.score for trial in scored],
         }
-        description = f"The score of every trial; the best: {best or 'none'}."
-        history = page.figure("trials", description, columns, trials_figure, sweep, _score_name(sweep))
+        description = f"Every trial as a line over its settings; the best: {best or 'none'}."
+        parallel = page.figure("trials", description, columns, parallel_figure, sweep, _score_name(sweep))
     if sweep.importance:
         shares = ", ".join(f"{name} {100 * value:.0f} %" for name, value in sweep.importance.items())
         columns = {"setting": list(sweep.importance), "importance": list(sweep.importance.values())}
@@ -187,7 +241,7 @@ def sweep_page(sweep: Sweep, page: Page) -> Markup:
         score=_score_name(sweep),
         test_map=test_map,
         auto_map=auto_map,
-        history=history,
+        parallel=parallel,
         columns=("", *sweep_columns(sweep)),
         rows=sweep_rows(sweep),
         pruned=_rows(sweep, sweep.pruned)[:_MAX_LISTED],

@@ -25,6 +25,7 @@ from labelgap.reporting.page import Page, ResponsiveFigure, render_template, sta
 from labelgap.reporting.sections.separability import (
     BINS,
     TRAIN,
+    density_pair_section,
     probability_shares,
     recorded_epoch,
     separability_of_run,
@@ -195,6 +196,8 @@ def label_scores_section(runs: Mapping[str, Run], page: Page) -> Markup:
     if single:
         ((label, run),) = runs.items()
         section += separability_section(run, separable[label], page)
+    else:
+        section += density_pair_section(runs, separable, page)
     return section
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -186,13 +187,19 @@ def _separability(
     return ClassSeparability(tuple(classes), counts[0], counts[1], auc, overlap, shares[0], shares[1], images)
 
 
-def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: float = style.WIDE) -> Figure:
+def score_density_figure(
+    splits: Mapping[str, ClassSeparability],
+    order: Sequence[int] | None = None,
+    *,
+    marks: Mapping[int, str] | None = None,
+    width: float = style.WIDE,
+) -> Figure:
     """Draw the densities of the scores of every class, present up and absent down (Zhou et al. 2022, figure 11).
 
-    The classes are in the order of the first of the ``splits``.
+    The first of the ``splits`` orders the classes where ``order`` does not; ``marks`` are written in place of the AUC.
     """
     first = next(iter(splits.values()))
-    order = first.counted[::-1].tolist()
+    order = first.counted[::-1].tolist() if order is None else order
     shown = style.outermost(order, MAX_CLASSES)
     names = style.fit_names((first.classes[number] for number in shown), width)
     figure, axes, columns = style.make_panels(len(splits), width=width, each=1.0 + 0.52 * max(len(shown), 1), wide=2)
@@ -204,14 +211,8 @@ def score_density_figure(splits: Mapping[str, ClassSeparability], *, width: floa
                 if np.isfinite(shares := table[number]).all():
                     heights = place + sign * 0.44 * shares / shares.max()
                     axis.stairs(heights, edges, baseline=place, fill=True, color=color, alpha=0.75, linewidth=0)
-            axis.text(
-                1.02,
-                place,
-                f"AUC {format_number(found.auc[number])}",
-                va="center",
-                color=style.MUTED_COLOR,
-                fontsize=11,
-            )
+            text = f"AUC {format_number(found.auc[number])}" if marks is None else marks[number]
+            axis.text(1.02, place, text, va="center", color=style.MUTED_COLOR, fontsize=11)
         axis.set_xlim(0, 1.2)
         axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         axis.set_title(name, loc="left")
@@ -276,6 +277,43 @@ def _columns(values: ClassSeparability) -> dict[str, Any]:
     } | {
         f"{state}_from_{place / BINS:.2f}": each for state, table in shares.items() for place, each in enumerate(table)
     }
+
+
+def density_pair_section(
+    runs: Mapping[str, Run], measured: Mapping[str, Mapping[str, ClassSeparability]], page: Page
+) -> Markup:
+    """Return the densities of `an` and `em`, or one other method, side by side, and what each class gains."""
+    scored = {label: run for label, run in runs.items() if (run.metrics.get("test") or {}).get("average_precision")}
+    plain = [label for label, run in scored.items() if run.config.method == "an" and measured[label]]
+    others = [label for label, run in scored.items() if run.config.method != "an" and measured[label]]
+    chosen = [label for label in others if scored[label].config.method == "em"] or others
+    if not plain or len(chosen) != 1 or not measured[plain[0]].keys() & measured[chosen[0]].keys():
+        return Markup("")
+    pair = {label: scored[label].metrics["test"]["average_precision"] for label in (plain[0], chosen[0])}
+    before, after = pair.values()
+    names = next(iter(measured[chosen[0]].values())).classes
+    gains = {
+        number: 100 * (after[name] - before[name])
+        for number, name in enumerate(names)
+        if before.get(name) is not None and after.get(name) is not None
+    }
+    order = sorted(gains, key=lambda number: -gains[number])
+    kinds = [kind for kind in measured[plain[0]] if kind in measured[chosen[0]]]
+    panels = {f"{label}: {kind}": measured[label][kind] for kind in kinds for label in pair}
+    marks = {number: f"{gain:+.1f}" for number, gain in gains.items()}
+    own = {
+        name: {**_columns(found), "gain": [gains.get(each) for each in range(len(names))]}
+        for name, found in panels.items()
+    }
+    mean = sum(gains.values()) / max(len(gains), 1)
+    text = f"Densities of the scores per class of {plain[0]} and {chosen[0]}, which gains {mean:+.1f} mAP."
+    draw = partial(score_density_figure, order=order, marks=marks)
+    figure = page.figure("density-pair", text, stack_columns("labels", own), draw, panels)
+    rows = [
+        (names[each], [format_measure(before[names[each]]), format_measure(after[names[each]]), marks[each]])
+        for each in order
+    ]
+    return render_template("sections/density_pair.html", pair=list(pair), figure=figure, rows=rows, mean=f"{mean:+.1f}")
 
 
 def _unknown_positives(found: UnknownPositives, page: Page) -> dict[str, Any]:

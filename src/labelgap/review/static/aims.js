@@ -1,4 +1,4 @@
-// What to ask: the chosen aim is remembered in this browser.
+// What to ask: the chosen aim is remembered in this browser, and a plan of the next minutes is fetched for its person.
 
 import { browserStorage } from "./storage.js";
 
@@ -14,4 +14,16 @@ if (document.body.classList.contains("overview")) {
   const aim = browserStorage.get(KEY);
   const offered = document.querySelector(".aim-cards") !== null;
   if (offered && !location.search && AIMS.includes(aim) && aim !== document.body.dataset.aim) location.replace(`/?aim=${aim}`);
+  const plan = document.getElementById("plan");
+  if (plan) showPlan(plan);
+}
+
+async function showPlan(plan) {
+  const query = new URLSearchParams({ reviewer: document.getElementById("reviewer").value });
+  try {
+    const response = await fetch(`/plan?${query}`);
+    if (response.ok) plan.innerHTML = await response.text();
+  } catch {
+    // the list of classes is there without it
+  }
 }

@@ -3,6 +3,7 @@
 
 import { setUpNewClass, similarAddress } from "./classes.js";
 import { Entries } from "./entries.js";
+import { setUpNewPhotos } from "./photos.js";
 import { Queue, randomId } from "./queue.js";
 import { browserStorage, tabStorage } from "./storage.js";
 import { Team } from "./team.js";
@@ -69,9 +70,10 @@ function showProblem(kind, detail = "") {
   showOnTop(element("banner"), Boolean(text));
 }
 
-function showStatus({ counters, panel }) {
+function showStatus({ counters, panel, remaining }) {
   if (counters !== undefined) element("counters").innerHTML = counters;
   if (panel !== undefined) element("panel").innerHTML = panel;
+  if (remaining !== undefined && remaining !== null) end = Date.now() + 1000 * remaining;
 }
 
 const queue = new Queue(page, (answer, batch) => {
@@ -81,6 +83,27 @@ const queue = new Queue(page, (answer, batch) => {
 const entries = new Entries(page, queue, notify);
 const viewer = new Viewer(entries);
 const team = new Team(page, entries);
+
+// The clock of a budget: it shows when time is up and stops nothing.
+let end = page.remaining === "" ? null : Date.now() + 1000 * Number(page.remaining);
+function tick() {
+  if (end === null) return;
+  const clock = element("clock");
+  const seconds = Math.round((end - Date.now()) / 1000);
+  const shown = `${Math.floor(Math.abs(seconds) / 60)}:${String(Math.abs(seconds) % 60).padStart(2, "0")}`;
+  clock.hidden = false;
+  clock.classList.toggle("up", seconds <= 0);
+  clock.textContent = seconds > 0 ? `${shown} left` : "time is up";
+  const key = `labelgap-time-up/${page.store}/${Math.round(end / 60000)}`;
+  if (seconds <= 0 && !tabStorage.get(key)) {
+    tabStorage.set(key, "1");
+    notify("Time is up. Every answer is saved: stop here, or continue.", true);
+  }
+}
+if (end !== null) {
+  tick();
+  setInterval(tick, 1000);
+}
 
 // The decisions of other people, and whether the server answers.
 async function poll() {
@@ -167,6 +190,7 @@ document.addEventListener("click", (event) => {
   else if (entry) entries.select(entries.list.indexOf(entry));
 });
 setUpNewClass(page, leave);
+setUpNewPhotos(page, leave);
 element("rest")?.addEventListener("click", () => entries.rest());
 element("undo")?.addEventListener("click", () => entries.undo());
 

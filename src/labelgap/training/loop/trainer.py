@@ -30,9 +30,9 @@ from labelgap.training.config import RunConfig
 from labelgap.training.history import PriorRecord, write_history
 from labelgap.training.loop.divergence import MAX_HALVINGS
 from labelgap.training.loop.processes import barrier
-from labelgap.training.loop.trace import Trace
+from labelgap.training.loop.trace import Trace, remove_trace_parts
 from labelgap.training.progress import Reporter
-from labelgap.training.run_files import REVISIONS_FILE
+from labelgap.training.run_files import REVISIONS_FILE, TRACE_FILE
 from labelgap.training.selection import EpochScore, Selection
 from labelgap.training.signals import defer_interrupt
 
@@ -44,6 +44,7 @@ EpochCallback = Callable[[Sequence[Mapping[str, Any]]], None]
 class TrainingContext:
     """What every phase of a run needs; ``folder`` is that of the run, or of its phase.
 
+    ``data_changed`` is whether the run is resumed on other data: the trace of its first epochs is of other labels.
     ``on_epoch`` is called after every epoch; what it raises ends the training. ``prior`` is what was made of a prior,
     whose soft labels are on those of train.
     """
@@ -56,6 +57,7 @@ class TrainingContext:
     device: torch.device
     workers: int
     reporter: Reporter
+    data_changed: bool = False
     on_epoch: EpochCallback | None = None
     prior: PriorRecord | None = None
 
@@ -66,7 +68,10 @@ class Trainer(ABC):
     def __init__(self, context: TrainingContext) -> None:
         train, config = context.data.train, context.config
         self.context, self.config, self.table = context, config, train.labels
-        self.trace = Trace(train.labels, train.truth, config.trace, config.seed)
+        self.trace = Trace(train.labels, train.truth, "off" if context.data_changed else config.trace, config.seed)
+        if context.data_changed and is_main_process():
+            remove_trace_parts(context.folder)
+            remove_file(context.folder / TRACE_FILE)
         self.revisions = Revisions()
 
     @property
