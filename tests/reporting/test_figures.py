@@ -90,7 +90,7 @@ def test_a_figure_of_a_page_draws_the_numbers_beside_it(
             drawn[figure.name] += len(points)
     assert {name for name, count in drawn.items() if count} == {
         *("average-precision", "calibration", "learning-curves", "memorization", "epoch-scores"),
-        *("modified-labels-present", "observed-positive-loss", "absolute-logits", "unknown-positives"),
+        *("modified-labels-present", "observed-positive-loss", "absolute-logits", "unknown-positives", "gradients"),
     }
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -27,6 +28,9 @@ from labelgap.reporting import (
     gradient_figure,
     gradient_regimes,
 )
+from labelgap.reporting.gradients import gradients_section
+from labelgap.reporting.page import Page
+from labelgap.training import Run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 X = np.linspace(-6, 6, 9) + 0.05
@@ -42,6 +46,23 @@ def sigmoid(x: Any) -> Any:
 
 def small(**options: Any) -> BatchContext:
     return example_context(4, K, **options)
+
+
+@pytest.mark.parametrize(("method", "options"), [("em", {"alpha": 0.5}), ("csl", {"priors": [0.9, 0.1]}), ("an", {})])
+def test_the_report_of_a_run_has_the_gradient_of_its_loss_beside_assume_negative(
+    method: str, options: dict[str, Any]
+) -> None:
+    page = Page()
+    config = SimpleNamespace(method=method, options=options, epochs=2)
+    section = gradients_section(cast(Run, SimpleNamespace(config=config)), page)
+    assert bool(section) == bool(page.figures) == (method != "an")
+    if method == "em":
+        (figure,) = page.figures
+        x = np.linspace(-6, 6, 25)
+        rows = [[float(cell) for cell in row[1:]] for row in figure.data.rows if row[0] == "em"]
+        unknown = 0.5 * x * sigmoid(x) * (1 - sigmoid(x))
+        np.testing.assert_allclose(rows, np.stack([x, sigmoid(x) - 1, sigmoid(x), unknown], axis=1), atol=1e-6)
+        assert {row[0] for row in figure.data.rows} == {"em", "an"}
 
 
 @pytest.mark.parametrize("method", STATELESS)

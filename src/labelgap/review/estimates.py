@@ -57,6 +57,7 @@ from labelgap.review.store import LabelKey
 
 MIN_RANDOM: Final = 10  # with fewer random answers there is no interval
 EXACT: Final = 40  # up to so many random answers, counting computes their distribution exactly
+NEXT: Final = 50  # candidates that a page speaks of
 _TAIL: Final = 0.025
 _PARTS: Final = 33
 _BIN_WIDTH: Final = 0.1
@@ -435,10 +436,12 @@ def _source(estimate: SampleEstimate) -> str:
     return f", {source} {present}{more}"
 
 
-def describe_next(answers: int, finds: float) -> str:
-    """Return what the next answers will probably find, without an interval."""
-    number = f"about {finds:,.0f}" if finds >= 0.95 else "less than 1" if finds >= 0.05 else "none"
-    return f"The next {pluralize(answers, 'answer')} will probably find {number}."
+def describe_next(candidates: int, present: float | None) -> str:
+    """Return what the next candidates are expected to hold, without an interval; maybe nothing."""
+    if present is None or not candidates:
+        return ""
+    number = f"about {present:,.0f}" if present >= 0.95 else "less than 1" if present >= 0.05 else "none"
+    return f"The next {candidates:,} are expected to hold {number}."
 
 
 def _other_decisions(

@@ -24,6 +24,7 @@ from labelgap.metrics.label_model import round_to_sum, to_log_odds
 from labelgap.review.acceptance import AcceptedLabels, measure_machine
 from labelgap.review.additions import FEWEST_EXAMPLES
 from labelgap.review.candidates import MISSING, RANDOM_INTERVAL, WRONG
+from labelgap.review.estimates import NEXT
 from labelgap.review.session import Review
 from labelgap.review.store import ASKED, DecisionEvent
 from labelgap.review.team import answer_seconds
@@ -337,6 +338,13 @@ def class_rates(review: Review, reviewer: str) -> NDArray[np.float64]:
     """Return how many finds per minute each class promises a person, ``(K,)``, as far as a step of the plan goes."""
     speed = _speed(review, reviewer)
     return finds_per_minute(*_open_candidates(review), speed.by_class, STEP * speed.seconds / 60)
+
+
+def expected_next(review: Review, class_number: int, count: int = NEXT) -> tuple[int, float | None]:
+    """Return how many candidates of a class come next, and how many of them are present; None without a model."""
+    first = class_feed(review, class_number).numbers[:count]
+    expected = float(_probability(review)[first].astype(np.float64).sum())
+    return len(first), None if np.isnan(expected) else expected
 
 
 def _probability(review: Review) -> NDArray[np.float64]:

@@ -305,14 +305,10 @@ def _estimate_sentences(review: Review, estimate: SampleEstimate | None, class_n
     if own is None:
         waiting = [f"{name}: how many show it is estimated after {MIN_RANDOM} random answers."]
         return [*(waiting if class_number >= len(review.folder.classes) else ()), describe_estimate(estimate)]
-    sentences = [describe_estimate(own, name)]
-    asked = int((review.is_open() & (review.candidates.columns.class_number == class_number)).sum())
-    if asked and queues.has_aims(review):
-        likely = float(queues.likely_finds(review)[class_number])
-        sentences.append(describe_next(min(asked, queues.STEP), likely))
+    sentences = [describe_estimate(own, name), describe_next(*queues.expected_next(review, class_number))]
     if estimate is not None and estimate.classes > 1:
         sentences.append(describe_estimate(estimate))
-    return sentences
+    return [sentence for sentence in sentences if sentence]
 
 
 def chart_context(found: NDArray[np.int64], share: float | None = None) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting.descriptions import describe_data, describe_method_choice, describe_settings, revises_labels
 from labelgap.reporting.formatting import SELECTION_RULES, format_measure
+from labelgap.reporting.gradients import gradients_section
 from labelgap.reporting.page import Page, render_template
 from labelgap.reporting.sections.classes import class_table, classes_section
 from labelgap.reporting.sections.curves import render_learning_curves
@@ -57,6 +58,7 @@ def run_page(run: Run, page: Page) -> Markup:
             memorization_section(runs, page),
             modified_labels_section(runs, page),
             label_scores_section(runs, page),
+            gradients_section(run, page),
             label_changes_section(run, page),
         ],
         findings=[] if page.data is None else [str(finding) for finding in page.data.findings],
