@@ -215,7 +215,7 @@ def test_auto_trains_a_network_with_gpr(data: lg.Dataset) -> None:
 def test_a_prior_is_judged_by_a_head_that_takes_it_where_absents_are_known(tmp_path: Path) -> None:
     data = album().observe(positives=1, negatives=2, seed=1)
     run = fit(with_prior(data, teacher=teach(data)), tmp_path / "run", "auto")
-    assert run.metrics["prior"]["score"] > run.metrics["prior"]["score_without"] + 0.01
+    assert run.metrics["prior"]["score"] > run.metrics["prior"]["score_without"]
 
 
 def test_where_nothing_is_known_the_prior_is_believed_as_it_stands(data: lg.Dataset, tmp_path: Path) -> None:

@@ -182,11 +182,19 @@ def train_folds(
 
 
 def out_of_fold_logits(
-    features: Tensor, tasks: Sequence[FoldTask], device: torch.device, *, images: int | None = None
+    features: Tensor,
+    tasks: Sequence[FoldTask],
+    device: torch.device,
+    *,
+    images: int | None = None,
+    numbers: Collection[int] | None = None,
 ) -> list[NDArray[np.float32]]:
-    """Return the ``(N, K)`` out-of-fold logits of every task of ``train_folds``; NaN where its loss was not finite."""
+    """Return the ``(N, K)`` out-of-fold logits of every task of ``train_folds``.
+
+    They are NaN where its loss was not finite, and outside of the folds of ``numbers``.
+    """
     found = [np.full(task.labels.shape, np.nan, dtype=np.float32) for task in tasks]
-    for member, number, head in train_folds({"train": features}, tasks, device, images=images):
+    for member, number, head in train_folds({"train": features}, tasks, device, images=images, numbers=numbers):
         if head.failed is None:
             held_out = np.flatnonzero(tasks[member].fold == number)
             vectors = select_rows(features, held_out).float().cpu().numpy()

@@ -53,7 +53,7 @@ from labelgap.training.auto import (
     only_prior,
 )
 from labelgap.training.config import RunConfig
-from labelgap.training.folds import assign_folds, fold_groups, head_config
+from labelgap.training.folds import FoldTask, assign_folds, fold_groups, head_config, out_of_fold_logits, select_rows
 from labelgap.training.history import PriorRecord, SourceRecord, finite
 from labelgap.training.reviewed_labels import leave_out_ranked_absents
 from labelgap.training.run_files import PRIOR_FILE
@@ -244,31 +244,59 @@ def lay_prior(
     method = next(name for name in comparable if describe_method(name).loss_class.takes_soft)
     base = _head_to_judge(config, labels, train.shape[1], method)
     fold = assign_folds(labels, FOLDS, config.seed, fold_groups(data, "train", train.cpu().numpy()))
-    plain = search_heads(features, labels, [base], fold, device=device).logits
-    assert plain is not None
+    (plain,) = out_of_fold_logits(train, [FoldTask(base, labels, fold)], device)
     found = calibrate(prior, labels, plain)
     record = PriorRecord(used=False, sources=found.sources)
     if not found.told.any():
         return CalibratedPrior(None, record)
     judge, on_val, supported = _choose_judge(data, found)
-
-    def score(table: LabelTable, method: str) -> float:
-        head = base.model_copy(update={"method": method})
-        if on_val:
-            return search_heads(features, table, [head], judge, device=device).best_score or 0.0
-        logits = plain if table is labels else search_heads(features, table, [head], fold, device=device).logits
-        assert logits is not None
-        return finite(selection_score(judge, logits)) or 0.0
-
     forms = {ignores_unknown(config.method)}
     if optional and config.protocol == "linear":
         forms = {ignores_unknown(method), supported or ignores_unknown(method)}
-    scores = {each: score(labels.with_soft(found.soft(every=each)), EVERY if each else method) for each in forms}
-    every, without = max(scores, key=lambda each: (scores[each], not each)), score(labels, method)
-    used = not optional or scores[every] > without + _MARGIN
-    judged = {"score": scores[every], "score_without": without, "judge": "val" if on_val else "train"}
+    heads = {each: base.model_copy(update={"method": EVERY if each else method}) for each in forms}
+    if on_val:
+        tables = {each: labels.with_soft(found.soft(every=each)) for each in forms}
+        tried = [(tables[each], head) for each, head in heads.items()] + [(labels, base)]
+        scores = [search_heads(features, table, [head], judge, device=device).best_score for table, head in tried]
+    else:
+        logits = [*_unseen_logits(prior, labels, train, fold, base, heads, device), plain]
+        scores = [finite(selection_score(judge, each)) for each in logits]
+    *told, without = (score or 0.0 for score in scores)
+    best, every = max(zip(told, forms, strict=True), key=lambda each: (each[0], not each[1]))
+    used = not optional or best > without + _MARGIN
+    judged = {"score": best, "score_without": without, "judge": "val" if on_val else "train"}
     record = record.model_copy(update={**judged, "used": used, "every": every})
     return CalibratedPrior(found.soft(every=every) if used else None, record)
+
+
+def _unseen_logits(
+    prior: Prior,
+    labels: LabelTable,
+    features: Tensor,
+    fold: NDArray[np.int64],
+    base: RunConfig,
+    heads: Mapping[bool, RunConfig],
+    device: torch.device,
+) -> list[NDArray[np.float32]]:
+    """Return the out-of-fold logits of heads that are told of the prior; True: of every unknown label.
+
+    A fold's labels must not come back by the targets of the others, so each fold has a calibration of its own, by heads
+    of the other folds that have seen no label of it.
+    """
+    unseen = [np.full(labels.shape, np.nan, dtype=np.float32) for _ in heads]
+    for number in range(int(fold.max()) + 1):
+        others = np.flatnonzero(fold != number)
+        part, inner = labels.select(others), fold[others] - (fold[others] > number)
+        task = FoldTask(base, part, inner)
+        (logits,) = out_of_fold_logits(select_rows(features, others), [task], device, images=len(labels))
+        found, tasks = calibrate(prior, part, logits), list[FoldTask]()
+        for every, head in heads.items():
+            target, weight = (np.zeros(labels.shape, dtype=np.float32) for _ in range(2))
+            target[others], weight[others] = found.soft(every=every)
+            tasks.append(FoldTask(head, labels.with_soft(SoftLabels(target, weight)), fold))
+        for all_logits, own in zip(unseen, out_of_fold_logits(features, tasks, device, numbers=[number]), strict=True):
+            all_logits[fold == number] = own[fold == number]
+    return unseen
 
 
 def _head_to_judge(config: RunConfig, labels: LabelTable, width: int, method: str) -> RunConfig:
