@@ -67,7 +67,7 @@ _MAX_DEVIATION: Final = 8.0  # logits farther from the mean of their class, in s
 _PRIOR_MEAN: Final = np.array([0.0, 0.0, 0.0, -2.0])  # of ln a; means of b + ln e, of the logit of e, of that of f
 _PRECISION: Final = np.array([0.5, np.inf, 1.0, 3.0]) ** -2.0  # of these; the second has no prior
 _SPREADS: Final = np.array([0.3, 1.0, 1.0])  # over classes, of the logit of e, of b + ln e and of the logit of f
-_FIRST_ITERATIONS, _NEWTON_ITERATIONS, _LONGEST_STEP = 30, 200, 3.0
+_NEWTON_ITERATIONS, _LONGEST_STEP = 200, 1.0
 _DECREASE: Final = 1e-9  # twice the decrease of minus the log-posterior for which no further step is made
 _DIFFERENCE: Final = 1e-4
 _TINY: Final = 1e-300
@@ -197,14 +197,45 @@ def logistic_line(
         odds = line @ design
         return float(share @ (np.logaddexp(0.0, odds) - targets * odds)), design @ (share * (expit(odds) - targets))
 
-    start = np.array([*(max(slope or 0.0, 0.0) for slope in min_slopes), np.log((positives + 1) / (negatives + 1))])
-    bounds = [*((slope, None) for slope in min_slopes), (None, None)]
-    options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
-    from scipy.optimize import minimize  # it takes a quarter of a second
+    line = np.array([*(max(slope or 0.0, 0.0) for slope in min_slopes), np.log((positives + 1) / (negatives + 1))])
+    lowest = np.array([*(-np.inf if slope is None else slope for slope in min_slopes), -np.inf])
 
-    line: Array = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+    def newton_step(line: Array, gradient: Array) -> Array:
+        """Return the step of the slopes that are not held by their limit, and of the intercept."""
+        free = np.flatnonzero((line > lowest) | (gradient < 0))
+        p, step = expit(line @ design), np.zeros_like(line)
+        hessian = (design[free] * (share * p * (1 - p))) @ design[free].T
+        step[free] = -np.linalg.lstsq(hessian, gradient[free])[0]
+        return step
+
+    line = _descend(objective, newton_step, line, 1e-15, lowest)
     slopes = line[:-1] * scale
     return slopes, float(line[-1] - slopes @ mean)
+
+
+def _descend(
+    evaluate: Callable[[Array], tuple[float, Array]],
+    newton_step: Callable[[Array, Array], Array],
+    values: Array,
+    decrease: float,
+    lowest: Array | float = -np.inf,
+) -> Array:
+    """Return a minimum that Newton's steps lead to; none lowers the cost by half of ``decrease`` any more."""
+    cost, gradient = evaluate(values)
+    for _ in range(_NEWTON_ITERATIONS):
+        step = newton_step(values, gradient)
+        slope = float(gradient @ step)
+        if slope > -decrease:
+            break
+        length, after = 2 * min(1.0, _LONGEST_STEP / float(np.abs(step).max())), (np.inf, gradient)
+        while after[0] > cost + 1e-4 * length * slope and length > 1e-6:
+            length /= 2
+            moved = np.maximum(values + length * step, lowest)
+            after = evaluate(moved)
+        if after[0] >= cost:
+            break
+        values, (cost, gradient) = moved, after
+    return values
 
 
 def ranks_presents(logits: Floats, codes: Codes) -> bool:
@@ -374,26 +405,8 @@ class _Problem:
         return float(cost), gradient
 
     def minimize(self) -> Array:
-        """Return parameters at a minimum: L-BFGS, whose short steps stay at the prior's side, then Newton's method."""
-        from scipy.optimize import minimize
-
-        options = {"maxiter": _FIRST_ITERATIONS}
-        values = np.asarray(minimize(self, self.start, jac=True, method="L-BFGS-B", options=options).x)
-        cost, gradient = self(values)
-        for _ in range(_NEWTON_ITERATIONS):
-            step = self.newton_step(values, gradient)
-            slope = float(gradient @ step)
-            if slope > -_DECREASE:
-                break
-            length = min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
-            moved, after = self(values + length * step)
-            while moved > cost + 1e-4 * length * slope and length > 1e-6:
-                length /= 2
-                moved, after = self(values + length * step)
-            if moved >= cost:
-                break
-            values, cost, gradient = values + length * step, moved, after
-        return values
+        """Return parameters at a minimum, by Newton's method, whose short steps stay at the prior's side."""
+        return _descend(self, self.newton_step, self.start, _DECREASE)
 
     def curvature(self, values: Array) -> tuple[Array, Array, Array]:
         r"""Return the Hessian of the common parameters with those of the classes eliminated, and what that took.

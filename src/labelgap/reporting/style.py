@@ -209,7 +209,10 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's fonts have it
-        _lay_out(figure)
+        FigureCanvasSVG(figure)
+        figure.dpi = 72
+        figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
+        figure.set_layout_engine(None)  # ``savefig`` would draw everything for it, twice
         figure.savefig(buffer, format="svg", dpi=72, metadata={"Date": None})
     root = ElementTree.fromstring(buffer.getvalue())
     for parent in list(root.iter()):
@@ -223,16 +226,6 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
     root.set("role", "img")
     root.set("aria-label", single_line(description))
     return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _lay_out(figure: Figure) -> None:
-    """Place the panels of a figure, once and for all: ``savefig`` would draw everything for it, twice."""
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    FigureCanvasSVG(figure)
-    figure.dpi = 72
-    engine.execute(figure)
-    figure.set_layout_engine(None)
 
 
 def _simplify(element: ElementTree.Element, prefix: str) -> None:

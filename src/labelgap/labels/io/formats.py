@@ -192,7 +192,6 @@ _ROWS_PER_BYTE: Final = 16
 _UNPACKED_BYTES: Final = 1 << 30
 _UNPACKED_PER_BYTE: Final = 100  # bytes that a file may unpack to: so many, and so many for each of its own
 _BLOCK_ROWS: Final = 1 << 13
-_MAX_INT32: Final = (1 << 31) - 1
 _STATES = {"present": PRESENT, "absent": ABSENT}
 _NO_NAMES: Final = "it must hold lists of class names, each of them a string."
 
@@ -239,8 +238,7 @@ def _image_names(column: pa.ChunkedArray) -> Sequence[str]:
             used = np.bincount(numbers, minlength=len(chunk.dictionary))
             if len(repeated := np.flatnonzero(used > 1)):
                 unique_names([chunk.dictionary[int(repeated[0])].as_py()] * 2, "image")
-            in_order = np.array_equal(numbers, np.arange(len(chunk.dictionary)))
-            chunk = chunk.dictionary if in_order else chunk.dictionary.take(chunk.indices)
+            chunk = chunk.dictionary.take(chunk.indices)
         names += pc.cast(chunk, pa.large_string()).to_pylist()
     return UniqueNames(names) if column.num_chunks == 1 else names
 
@@ -289,7 +287,7 @@ def labels_of_lists(
     for state, listed in entries.items():
         codes = [2 * place[name] + _STATES[state] if name in place else -1 for name in listed.names]
         lists.append((listed, np.array([*codes, -1], dtype=np.int32), starts_from_lengths(listed.lengths)))
-    step = min(_BLOCK_ROWS, _MAX_INT32 // width)  # few rows at once: their labels stay in the processor's cache
+    step = min(_BLOCK_ROWS, np.iinfo(np.int32).max // width)  # the labels of few rows stay in the processor's cache
     first = np.arange(step, dtype=np.int32) * width
     blocks: list[tuple[NDArray[Any], ...]] = []
     for start in range(0, max(count, 1), step):

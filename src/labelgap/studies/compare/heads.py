@@ -288,7 +288,8 @@ def _write(path: Path, result: HeadResult, seconds: float) -> StoredHead:
     arrays = {"weight": result.weight, "bias": result.bias}
     tensors = {name: torch.from_numpy(np.array(values, dtype=np.float32)) for name, values in arrays.items()}
     write_tensors(path, tensors, {_METADATA_KEY: metadata})
-    return StoredHead.load(path)
+    scores = tuple(record["score"] for record in result.history if record["score"] is not None)
+    return StoredHead(path, result.best_epoch, result.best_score, seconds, result.failed, scores)
 
 
 def damaged_heads(folder: Path) -> list[str]:
