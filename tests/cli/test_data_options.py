@@ -54,6 +54,13 @@ def test_what_is_wrong_names_the_option_that_helps(album: Path, screen: Screen, 
     assert found == snapshot
 
 
+def test_a_second_prior_is_refused_since_the_first_would_be_lost(album: Path, printed: Printed) -> None:
+    said = printed("inspect", "tags.csv", "--prior", "a.csv", "--images", "x", "--prior=b.csv", code=2)
+    assert "--prior" in said and "folder" in said
+    clean = ("--classes", "Katze")
+    assert call("inspect", "tags.csv", "--images", "x", "--images", "photos", "--rename", "Datei=image", *clean) == 0
+
+
 def test_a_run_remembers_how_its_data_were_read(album: Path, printed: Printed) -> None:
     (album / "photos" / "03.jpg").write_text("no picture")
     given = ["--images", "photos", "--rename", "Datei=image", "--classes", "Katze,Hund", "--on-bad-image", "skip"]

@@ -127,6 +127,11 @@ def test_a_source_that_says_one_number_of_all_counts_nothing() -> None:
     assert not prior.standardized("s", {"train": table})["train"].any()
 
 
+def test_a_source_that_says_nothing_of_these_data_has_no_numbers() -> None:
+    silent = PriorSource("other", 0, 0, NAN, NAN, NAN, NAN, NAN)
+    assert "labels present" not in str(silent) and "0 images" not in str(silent)
+
+
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(lg.InputError, match="does not exist"):
         read_prior(tmp_path / "none.csv", CLASSES, IMAGES)

@@ -20,6 +20,7 @@ import labelgap as lg
 from labelgap.core.errors import InputError, RunError
 from labelgap.data.dataset import Split
 from labelgap.data.images import FeatureVectors
+from labelgap.data.summary import summarize
 from labelgap.labels import UNKNOWN
 from labelgap.training.loop.linear_trainer import LinearTrainer
 from labelgap.training.plan import TrainingRequest, plan_training
@@ -235,6 +236,16 @@ def test_where_nothing_is_known_the_prior_is_believed_as_it_stands(data: lg.Data
     assert run.metrics["test"]["map"] > 0.6
     assert {each["right"] for each in run.metrics["prior"]["sources"]} == {None} and run.config.why is not None
     assert "<figure" not in lg.write_report(run).read_text("utf-8").split("<h2>The prior")[1].split("<h2>")[0]
+    facts = lg.find_missing(run, data=seen, quiet=True).facts()
+    prior = [str(lines) for heading, lines in facts if heading == "prior"]
+    assert len(prior) == 2 and not any("do not follow" in line for line in prior), "there is none that it could follow"
+
+
+def test_labels_of_a_prior_alone_can_be_trained_on_and_inspect_says_so(data: lg.Dataset) -> None:
+    blank = data.observe(positives=0, negatives=0, seed=1)
+    allowed, without = summarize(with_prior(blank, teacher=teach(data))), summarize(blank)
+    assert allowed.next and not any(each.startswith("train:") for each in allowed.cannot)
+    assert not without.next and any(each.startswith("train:") for each in without.cannot)
 
 
 def test_where_few_images_are_labeled_in_full_each_unknown_label_has_its_probability_as_target(

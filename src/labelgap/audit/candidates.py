@@ -401,9 +401,12 @@ class Audit:
         priors = [("prior", name, slope) for name, slope in about["priors"].items()]
         if zero_shot is not None:
             priors.append(("zero-shot", zero_shot["model"], zero_shot["slope"]))
+        left_out = "is left out: the known labels do not follow it"
+        if about["tagged_images"] == 0:
+            left_out = "adds nothing: no label is known to be present, so nothing tells how far to follow it"
         for what, name, slope in priors:
             adds = f"adds {slope:.2f} log-odds per standard deviation"
-            facts.append((what, [f"{name} {adds if slope else 'is left out: the known labels do not follow it'}"]))
+            facts.append((what, [f"{name} {adds if slope else left_out}"]))
         if about["missing"]:
             ranked = f"{about['missing']:,} ranked, {about['likely']:,} of them more likely present than not"
             random = f"{about['random']:,} random ones, for an estimate with an interval after a review"

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Annotated, Any, Final, get_args
 
 import typer
+from typer.core import TyperCommand
 
 from labelgap import __version__
 from labelgap.cli.failures import DEBUG_VARIABLE, check_system, describe_failure, report_bug
@@ -68,8 +69,19 @@ def make_app(name: str | None = None) -> typer.Typer:
                 if isinstance(command, typer.Typer):
                     app.add_typer(command, name=each, rich_help_panel=panel, context_settings=_HELP)
                 else:
-                    app.command(rich_help_panel=panel, context_settings=_HELP)(_with_flags(command))
+                    made = app.command(cls=_Command, rich_help_panel=panel, context_settings=_HELP)
+                    made(_with_flags(command))
     return app
+
+
+class _Command(TyperCommand):
+    """A command that refuses a second ``--prior``, since both are meant; of other options the last counts."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        if [param.name for param in given].count("prior") > 1:
+            raise InputError("--prior is given twice: put the files into a folder of their own, and name the folder.")
+        return super().parse_args(ctx, args)
 
 
 def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:

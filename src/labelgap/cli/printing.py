@@ -117,8 +117,11 @@ def print_metrics(name: str, measured: Mapping[str, Any]) -> None:
     return print_fields((name, [mean, estimated, f1, describe_groups(measured) or ""]))
 
 
-def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float) -> None:
-    """Print the metrics of a finished run, where its files are, and what to do next, also to get an accuracy."""
+def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float, *, audited: bool = False) -> None:
+    """Print the metrics of a finished run, where its files are, and what to do next, also to get an accuracy.
+
+    ``audited`` says that the audit of a run to which images were added is made again already.
+    """
     from labelgap.training.history import describe_kept_epoch, has_accuracy, unseen_splits
     from labelgap.training.rerun import run_review_commands
 
@@ -134,7 +137,9 @@ def print_run(run: lg.Run, report: Path, data: lg.Dataset, seconds: float) -> No
         if all(split.labels.complete for split in data.splits):
             remedy = "to get it", f"measure on other labeled images: labelgap evaluate {path} DATA"
         print_fields(("accuracy", "not measured: the known labels support none"), remedy)
-    if not data.train.labels.complete:
+    if audited:
+        print_fields(("audit", "made again, with the new images"), ("next", f"labelgap review {path}"))
+    elif not data.train.labels.complete:
         print_fields(("next", f"labelgap audit {path}    ranks the labels that are probably missing"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,13 +99,8 @@ def _add_images(run: Path, table: Path, folder: Path | None, device: str, worker
     grown = lg.add_images(run, table, folder, device=device, workers=workers)
     data = grown.load_data()
     print_data(data)
-    print_run(grown, lg.write_report(grown, data=data, images=images), data, time.perf_counter() - started)
-    if (grown.path / CANDIDATES).exists():
-        fields = (
-            ("audit", "made again, with the new images"),
-            ("next", f"labelgap review {shlex.quote(str(grown.path))}"),
-        )
-        print_fields(*fields)
+    report, audited = lg.write_report(grown, data=data, images=images), (grown.path / CANDIDATES).exists()
+    print_run(grown, report, data, time.perf_counter() - started, audited=audited)
 
 
 @contextmanager

@@ -64,6 +64,8 @@ class PriorSource(Finding, topic="labels"):
         return self.ranked - 1.96 * self.error > 0.5
 
     def __str__(self) -> str:
+        if not self.images:
+            return f"prior {self.source}: it says nothing of these data"
         said = [("present", self.present), ("absent", self.absent), ("unknown", self.unknown)]
         shares = ", ".join(f"{share:.0%} of the {what}" for what, share in said if not math.isnan(share))
         worth = f"ranks known present labels above others in {self.ranked:.0%}"
@@ -227,7 +229,8 @@ def read_prior(path: Path, classes: Sequence[str], images: Collection[str]) -> t
         others = [name for name, number in zip(class_names, columns, strict=True) if number < 0]
         near = [f"{name} ({close}?)" for name in others[:3] if (close := nearest(name, classes))]
         what = pluralize(len(others), "class", "classes")
-        notes.append(Note(f"prior: left out: {what} that the data do not have {' '.join(near)}".rstrip()))
+        names = f": {', '.join(near)}" if near else ""
+        notes.append(Note(f"prior: left out: {what} that the data do not have{names}"))
     if lost := found.count(""):
         notes.append(Note(f"prior: left out: {pluralize(lost, 'image')} that the data do not have"))
     order = np.lexsort((column[kept], row[kept], source[kept]))

@@ -36,7 +36,9 @@ def describe_capabilities(
     image, tag = words
     can, cannot = [], []
     present, _, unknown = data.train.labels.counts().total
-    if not present:
+    if not present and data.prior is not None:
+        can.append(f"train on what the prior says: no {tag} is known to be present in a train {image}")
+    elif not present:
         cannot.append(f"train: no {tag} is known to be present in a train {image}")
     else:
         can.append("train and rank missing labels now" if unknown else "train now; no label is missing in train")
@@ -226,7 +228,7 @@ def summarize(data: Dataset, typed: str | None = None) -> DatasetSummary:
         note="" if blank else f"every label is known, nothing is missing here{hint}",
         can=can,
         cannot=cannot,
-        next=_command(data, typed) if splits["train"].present else "",
+        next=_command(data, typed) if splits["train"].present or data.prior is not None else "",
     )
 
 
