@@ -31,6 +31,7 @@ from labelgap.labels.io.rewrite import NewImage, rewrite_table
 from labelgap.labels.io.table_file import TableOptions
 from labelgap.labels.revisions import provenance_path
 from labelgap.training import Run, open_run
+from labelgap.training.auto import only_prior
 from labelgap.training.config import JOINED
 from labelgap.training.fit import fit
 from labelgap.training.progress import Reporter
@@ -85,6 +86,11 @@ def add_images(
         try:
             make_folder(growing)
             joined = _join(data, new, growing)
+            if only_prior(data) and not only_prior(joined):  # its method learns nothing from unknown labels
+                raise RunError(
+                    f"{folder} was trained on its prior alone, and {place} has labels that are known to be present: "
+                    "train a new run on one table of all images, with --prior."
+                )
             reporter.log(f"{pluralize(len(new.names), 'image')} of {place} added to {len(new.data.train):,}")
             given = fit_arguments(opened.config)
             if opened.config.optimizer == "newton":
