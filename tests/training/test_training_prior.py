@@ -259,3 +259,11 @@ def test_where_few_images_are_labeled_in_full_each_unknown_label_has_its_probabi
     run = fit(with_prior(few, good=teach(data)), tmp_path / "prior", "auto")
     assert run.metrics["prior"]["used"] and run.metrics["prior"]["every"] and run.config.method == "iu"
     assert run.metrics["test"]["map"] > plain.metrics["test"]["map"] + 0.05
+
+
+@pytest.mark.parametrize("images", [1, 4, 5, 6])
+def test_a_few_images_are_trained_on_with_a_prior_too(images: int, tmp_path: Path) -> None:
+    whole = album()
+    few = replace(whole, train=whole.train.select(np.arange(images)), test=None)
+    run = fit(with_prior(few, good=teach(few)), tmp_path / "run", epochs=2)
+    assert run.metrics["prior"]["used"] is False or images >= 5

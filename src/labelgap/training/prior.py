@@ -86,7 +86,8 @@ class CalibratedPrior:
                 "no label is known to be present: the prior is believed as it stands, and nothing tells how right it is"
             )
         if not record.sources:
-            return "the prior is not used: no label of train is unknown"
+            few = f"train has fewer than {FOLDS} images that are not duplicates"
+            return f"the prior is not used: {few}, or no label of it is unknown"
         if not any(each.counts for each in record.sources):
             return "the prior is not used: the known labels do not follow any source"
         why = "nothing could judge it"
@@ -238,12 +239,13 @@ def lay_prior(
     labels, train = data.train.labels, features["train"]
     if only_prior(data):
         return believe(prior, labels)
-    if labels.complete:
+    groups = fold_groups(data, "train", train.cpu().numpy())
+    if labels.complete or len(np.unique(groups)) < FOLDS:
         return CalibratedPrior(None, PriorRecord(used=False, sources=[]))
     comparable = auto_methods(replace(data, val=None))
     method = next(name for name in comparable if describe_method(name).loss_class.takes_soft)
     base = _head_to_judge(config, labels, train.shape[1], method)
-    fold = assign_folds(labels, FOLDS, config.seed, fold_groups(data, "train", train.cpu().numpy()))
+    fold = assign_folds(labels, FOLDS, config.seed, groups)
     (plain,) = out_of_fold_logits(train, [FoldTask(base, labels, fold)], device)
     found = calibrate(prior, labels, plain)
     record = PriorRecord(used=False, sources=found.sources)
