@@ -16,7 +16,14 @@ from tests.metrics.test_thresholds import with_absents, world
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.metrics import average_precision, corrected_average_precision, label_model
-from labelgap.metrics.label_model import Answers, LabelModel, fit_platt_calibration, platt_scaling, read_calibration
+from labelgap.metrics.label_model import (
+    Answers,
+    LabelModel,
+    fit_platt_calibration,
+    logistic_line,
+    platt_scaling,
+    read_calibration,
+)
 
 Array = NDArray[Any]
 
@@ -263,3 +270,14 @@ def test_without_labels_or_with_logits_upside_down_there_is_none() -> None:
     assert fit_platt_calibration(-logits, np.where(codes == 1, np.int8(-1), codes)) is None
     assert fit_platt_calibration(np.full_like(logits, np.inf), codes) is None
     assert read_calibration({}) is None and read_calibration({"calibration": None}) is None
+
+
+def test_scores_that_say_the_reverse_of_others_but_for_rounding_have_no_huge_slopes() -> None:
+    random = np.random.default_rng(0)
+    scores = random.normal(size=2000)
+    present = random.random(2000) < 1 / (1 + np.exp(1 - 1.3 * scores))
+    reverse = -scores + 1e-7 * random.normal(size=2000)
+    slopes, intercept = logistic_line(np.stack([scores, reverse]), present, min_slopes=(0.0, 0.0))
+    alone, same_intercept = logistic_line(scores[None], present, min_slopes=(0.0,))
+    np.testing.assert_allclose(slopes, [alone[0], 0.0], atol=1e-4)
+    assert intercept == pytest.approx(same_intercept, abs=1e-4)

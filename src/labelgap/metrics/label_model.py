@@ -68,6 +68,7 @@ _PRIOR_MEAN: Final = np.array([0.0, 0.0, 0.0, -2.0])  # of ln a; means of b + ln
 _PRECISION: Final = np.array([0.5, np.inf, 1.0, 3.0]) ** -2.0  # of these; the second has no prior
 _SPREADS: Final = np.array([0.3, 1.0, 1.0])  # over classes, of the logit of e, of b + ln e and of the logit of f
 _NEWTON_ITERATIONS, _LONGEST_STEP = 200, 1.0
+_COLLINEAR: Final = 1e-9  # no step where the relative curvature is lower: scores that say the same, or the reverse
 _DECREASE: Final = 1e-9  # twice the decrease of minus the log-posterior for which no further step is made
 _DIFFERENCE: Final = 1e-4
 _TINY: Final = 1e-300
@@ -205,7 +206,7 @@ def logistic_line(
         free = np.flatnonzero((line > lowest) | (gradient < 0))
         p, step = expit(line @ design), np.zeros_like(line)
         hessian = (design[free] * (share * p * (1 - p))) @ design[free].T
-        step[free] = -np.linalg.lstsq(hessian, gradient[free])[0]
+        step[free] = -np.linalg.lstsq(hessian, gradient[free], rcond=_COLLINEAR)[0]
         return step
 
     line = _descend(objective, newton_step, line, 1e-15, lowest)
