@@ -12,6 +12,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from tests.studies.compare.small_features import CLASSES, features
+from tests.training.some_prior import teach, with_prior
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -30,6 +31,7 @@ from labelgap.studies.compare.heads import StoredHead, compute_split_features
 from labelgap.studies.compare.results import GapToBest, MethodResult
 from labelgap.studies.compare.settings import OPTION_GRIDS, SHORT, CompareSettings, hyperparameter_grid, method_names
 from labelgap.studies.compare.statistics import draw_resamples, gaps_to_best
+from labelgap.studies.sweep import sweep
 from labelgap.training.fit import fit
 from labelgap.training.heads import HeadPlan
 from labelgap.training.history import unseen_splits
@@ -433,3 +435,10 @@ def test_the_grids_are_the_papers() -> None:
     fixed = hyperparameter_grid("em-apl", given, {"alpha": 0.3}, fixed=["alpha"])
     assert {each["options"]["alpha"] for each in fixed} == {0.3} and len(fixed) == 6
     assert OPTION_GRIDS["asl"] == {"gamma_neg": (1.0, 2.0), "margin": (0.0, 0.05, 0.2)}
+
+
+def test_a_prior_that_heads_would_not_see_is_refused(tmp_path: Path) -> None:
+    taught = with_prior(data := features(), teacher=teach(data))
+    for study in (compare, sweep):
+        with pytest.raises(InputError, match="Leave --prior out"):
+            study(taught, "an", out=tmp_path / study.__name__, quiet=True)

@@ -44,6 +44,7 @@ from labelgap.studies.compare.settings import (
     method_names,
     method_variants,
     option_combinations,
+    refuse_prior,
 )
 from labelgap.studies.compare.statistics import DIVERGED, MethodHeads, MethodPlan, evaluate_methods
 from labelgap.studies.study import study_folder
@@ -137,6 +138,7 @@ def _prepare(
     reporter: Reporter,
 ) -> _Prepared:
     chosen = replace(chosen, backbone=chosen.backbone or default_linear_backbone(data))
+    refuse_prior(data)
     views = LabelViews(data, chosen.seeds, chosen.observe, chosen.label_seed)
     shown = views.observed().datasets[0]
     plan = plan_training(shown, chosen.request(), on_device)

@@ -144,6 +144,15 @@ def describe_draw(positives: Any = 1, negatives: Any = 0, **options: Any) -> str
     return f"{' and '.join(f'{amount} {state}' for amount, state in drawn)} {noun} of each image"
 
 
+def refuse_prior(data: Dataset) -> None:
+    """Refuse a prior where heads of one study are trained together, by the labels alone."""
+    if data.prior is not None:
+        raise InputError(
+            "a prior is not used where heads are compared: their scores would be those without it. Leave --prior out; "
+            "`labelgap train` takes it."
+        )
+
+
 @dataclass(frozen=True)
 class CompareSettings:
     """How methods are compared."""

@@ -19,7 +19,7 @@ from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataIdentity
 from labelgap.losses import Loss, loss, method_options
 from labelgap.models import Backbone
-from labelgap.studies.compare.settings import KIM_RATES, OPTION_GRIDS
+from labelgap.studies.compare.settings import KIM_RATES, OPTION_GRIDS, refuse_prior
 from labelgap.training.auto import FOLDS, supports_newton
 from labelgap.training.config import RunConfig
 from labelgap.training.network import build_classifier, feature_width
@@ -277,6 +277,8 @@ def plan_sweep(
     given = {each.name: each.ends[0] for each in own}
     plan = plan_training(data, with_values(request, given), device)
     usual, selection, loss_fn = plan.config, plan.selection, plan.loss
+    if usual.protocol == "linear":
+        refuse_prior(data)
     if usual.folds:
         selection = replace(choose_selection(data.train.labels, None), why=FOLDS_REASON.format(folds=usual.folds))
     if selection.labels is None:
