@@ -89,7 +89,7 @@ class CalibratedPrior:
             few = f"train has fewer than {FOLDS} images that are not duplicates"
             return f"the prior is not used: {few}, or no label of it is unknown"
         if not any(each.counts for each in record.sources):
-            return "the prior is not used: the known labels do not follow any source"
+            return "the prior is not used: the known labels follow no source, or no source speaks of them"
         why = "nothing could judge it"
         if record.score is not None and record.score_without is not None:
             scores = f"{100 * record.score:.1f} with it and {100 * record.score_without:.1f} without"
