@@ -1,6 +1,6 @@
 """What teachers of three qualities bring on VOC2012, one known present label per training image and nothing else.
 
-    python -m benchmarks.prior [METHOD …] [--draws N] [--audit | --full N]
+    python benchmarks/prior.py [METHOD …] [--draws N] [--audit | --full N]
 
 The images are the 1,600 official training photos of the sample, with features of a ResNet-50. ``good``: heads on
 features of ``efficientnet-lite0``, trained on the full labels of 200 photos of official val that are in no split here.
@@ -25,11 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.accept_machine import simulate
 from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.accept_machine import simulate
 
 import labelgap as lg
 from labelgap.data import Dataset

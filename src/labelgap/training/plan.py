@@ -165,7 +165,8 @@ def plan_training(
     if empty := [split.name for split in data.splits if not len(split)]:
         raise InputError(f"{data.name}: {empty[0]} has no images. Leave the split out, or give it some.")
     known = data.train.labels.values
-    if data.prior is None and not ((known == PRESENT).any() if request.method == "auto" else len(known)):
+    told = data.prior is not None and not data.prior.images.keys().isdisjoint(data.train.labels.images)
+    if not told and not ((known == PRESENT).any() if request.method == "auto" else len(known)):
         raise InputError(
             f"{data.name}: no label of train is known to be present, there is nothing to learn from. Tag a few images, "
             "or say by --prior FILE what a model or other people say of them."
