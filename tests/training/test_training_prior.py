@@ -223,10 +223,10 @@ def test_where_nothing_is_known_the_prior_is_believed_as_it_stands(data: lg.Data
     blank = data.observe(positives=0, negatives=0, seed=1)
     with pytest.raises(InputError, match="--prior"):
         fit(blank, tmp_path / "refused", "auto")
-    prior = with_prior(data, good=teach(data)).prior
-    assert prior is not None
+    told = with_prior(data, good=teach(data)).prior
+    assert told is not None
     with pytest.raises(InputError, match="--prior"):
-        fit(replace(blank, prior=replace(prior, images={"other.jpg": 0})), tmp_path / "refused", "auto")
+        fit(replace(blank, prior=replace(told, images={"other.jpg": 0})), tmp_path / "refused", "auto")
     good = teach(data)
     good[:10] = np.nan
     seen = with_prior(blank, good=good, weaker=teach(data, noise=3.0, seed=1))
