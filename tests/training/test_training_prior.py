@@ -270,4 +270,15 @@ def test_a_few_images_are_trained_on_with_a_prior_too(images: int, tmp_path: Pat
     whole = album()
     few = replace(whole, train=whole.train.select(np.arange(images)), test=None)
     run = fit(with_prior(few, good=teach(few)), tmp_path / "run", epochs=2)
-    assert run.metrics["prior"]["used"] is False or images >= 5
+    assert run.metrics["prior"]["calibrated"] is (images >= 5)
+
+
+def test_labels_of_other_images_do_not_judge_a_prior(data: lg.Dataset, tmp_path: Path) -> None:
+    codes = data.train.labels.to_dense().copy()
+    codes[30:] = UNKNOWN
+    table = lg.LabelTable.from_dense(codes, classes=data.classes, images=data.train.labels.images)
+    others = replace(data, train=data.train.select(np.arange(30, len(table))))
+    prior = with_prior(others, good=teach(others)).prior
+    run = fit(replace(data, train=replace(data.train, labels=table), prior=prior), tmp_path / "run", "auto")
+    assert not run.metrics["prior"]["calibrated"] and run.config.method == "bce-ls"
+    assert run.metrics["test"]["map"] > 0.6

@@ -33,8 +33,12 @@ FEW_TAGGED: Final = 0.4
 
 
 def only_prior(data: Dataset) -> bool:
-    """Return whether no label of train is known to be present, so that its prior is all there is to learn from."""
-    return data.prior is not None and not data.train.labels.counts().present.any()
+    """Return whether the prior is nearly all there is to learn from: too few known presents of its images judge it."""
+    table, told = data.train.labels, frozenset[str]() if data.prior is None else data.prior.images.keys()
+    if told.isdisjoint(table.images):
+        return False
+    rows = table.rows[table.values == PRESENT]
+    return len(rows) < FEWEST_JUDGES or sum(table.images[row] in told for row in rows) < FEWEST_JUDGES
 
 
 def tagged_share(table: LabelTable) -> float:
@@ -62,6 +66,8 @@ def choose_method(table: LabelTable, protocol: str, *, pretrained: bool = True) 
     return "gr", share
 
 
+FEWEST_JUDGES: Final = 5
+"""Known presents of the images that a prior speaks of, below which it cannot be judged, and is believed."""
 FOLDS: Final = 5
 NEWTON_LABELS: Final = 20_000_000  # heads are trained on all images at once up to so many labels
 NEWTON: Final = {"optimizer": "newton", "lr": 1.0, "epochs": 15}

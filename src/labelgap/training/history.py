@@ -166,7 +166,7 @@ class PriorRecord(_Stored):
     """What a training made of a prior, and how a linear head ranks known labels with it and without it."""
 
     used: bool
-    calibrated: bool = True  # not where no label is known: it is believed as it stands
+    calibrated: bool = True  # not where too few labels judge it: it is believed as it stands
     every: bool = False  # whether each unknown label had a target, not those alone that are probably present
     score: Share | None = None
     score_without: Share | None = None

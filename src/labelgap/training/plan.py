@@ -377,7 +377,7 @@ def _method(
     elif request.teacher is not None:
         (method, given), why = TAUGHT, "the teacher speaks of every unknown label"
     elif only_prior(data):
-        (method, given), why = TAUGHT, "no label is known to be present: the prior is all there is to learn from"
+        (method, given), why = TAUGHT, "too few labels are known to judge the prior: it is all there is to learn from"
     else:
         method, why = choose_method(data.train.labels, protocol, pretrained=pretrained)
         if data.prior is not None and method == "gr":

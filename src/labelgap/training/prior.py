@@ -16,7 +16,8 @@ An unknown label of which a source that counts says something counts as present 
 of t for it and 1 − t against it so much remains. What is probably absent is left to the method, whose rule for unknown
 labels serves it better: with targets for these labels too `em` lost 3 to 6 points on VOC (docs/results/prior.md). A
 method that ignores unknown labels (`iu`, `bce`) has no such rule: there t is the target of each of them.
-Where no label is known to be present there is nothing to calibrate by, and the sources are believed as they stand.
+Where fewer than five labels of the images that it speaks of are known to be present there is nothing to calibrate by,
+and the sources are believed as they stand.
 """
 
 from __future__ import annotations
@@ -82,9 +83,7 @@ class CalibratedPrior:
     def __str__(self) -> str:
         record = self.record
         if not record.calibrated:
-            return (
-                "no label is known to be present: the prior is believed as it stands, and nothing tells how right it is"
-            )
+            return "too few labels are known to judge the prior: it is believed as it stands, right or wrong"
         if not record.sources:
             few = f"train has fewer than {FOLDS} images that are not duplicates"
             return f"the prior is not used: {few}, or no label of it is unknown"
@@ -168,13 +167,14 @@ def calibrate(prior: Prior, labels: LabelTable, logits: NDArray[np.float32]) -> 
 
 
 def believe(prior: Prior, labels: LabelTable) -> CalibratedPrior:
-    """Take the mean of what the sources say of a label as its target, where no label is known to be present."""
+    """Take the mean of what the sources say of an unknown label as its target, where too few labels judge them."""
     said = np.stack([prior.of_table(source, labels) for source in prior.sources])
     heard = ~np.isnan(said)
     mean = np.nansum(said, axis=0) / np.maximum(heard.sum(axis=0), 1)
     none, nobody_knows = np.zeros(len(labels.classes)), np.full(labels.shape, np.nan)
     records = [_record(name, each, none, nobody_knows, 0) for name, each in zip(prior.sources, said, strict=True)]
-    target, weight = SMOOTHING + (1 - 2 * SMOOTHING) * mean, np.any(heard, axis=0)
+    target = SMOOTHING + (1 - 2 * SMOOTHING) * mean
+    weight = np.any(heard, axis=0) & (labels.to_dense() == UNKNOWN)
     soft = SoftLabels(target.astype(np.float32), weight.astype(np.float32))
     return CalibratedPrior(soft, PriorRecord(used=True, calibrated=False, sources=records))
 
