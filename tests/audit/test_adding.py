@@ -256,14 +256,14 @@ def test_a_folder_gives_all_its_new_images_without_labels(run: Path) -> None:
 def test_the_first_known_labels_do_not_join_a_run_that_learned_from_its_prior_alone(run: Path, tmp_path: Path) -> None:
     photos = _photo(run, 0).parent
     (tmp_path / "blank.csv").write_text("image,bright\n" + "".join(f"{number:02}.png,\n" for number in range(OLD)))
-    said = "".join(f"{number:02}.png,bright,{0.9 if number % 3 == 0 else 0.1}\n" for number in range(OLD))
+    said = "".join(f"{number:02}.png,bright,{0.9 if number % 3 == 0 else 0.1}\n" for number in range(OLD + NEW))
     (tmp_path / "said.csv").write_text("image,class,probability\n" + said)
     data = lg.load(str(tmp_path / "blank.csv"), images=photos, prior=tmp_path / "said.csv", duplicates="off")
     alone = lg.fit(data, backbone="efficientnet-lite0", protocol="linear", out=tmp_path / "alone", epochs=1, quiet=True)
-    (tmp_path / "first.csv").write_text("image,bright\n24.png,1\n")
+    (tmp_path / "first.csv").write_text("image,bright\n" + "".join(f"{OLD + number}.png,1\n" for number in range(NEW)))
     with pytest.raises(RunError, match=r"prior alone.*new run"):
         _add(alone.path, tmp_path / "first.csv")
-    (tmp_path / "first.csv").write_text("image,bright\n24.png,\n")
+    (tmp_path / "first.csv").write_text("image,bright\n24.png,1\n")  # too few to judge the prior by
     assert len(_add(alone.path, tmp_path / "first.csv").load_data().train) == OLD + 1
 
 
