@@ -1,6 +1,6 @@
 """What teachers of three qualities bring on VOC2012, one known present label per training image and nothing else.
 
-    python benchmarks/prior.py [METHOD …] [--draws N] [--audit | --full N]
+    python benchmarks/prior.py [METHOD …] [--draws N] [--audit | --full N | --share S]
 
 The images are the 1,600 official training photos of the sample, with features of a ResNet-50. ``good``: heads on
 features of ``efficientnet-lite0``, trained on the full labels of 200 photos of official val that are in no split here.
@@ -8,7 +8,9 @@ features of ``efficientnet-lite0``, trained on the full labels of 200 photos of 
 exchanged in the last ten classes alone. ``random``: a uniform number per label. Test is the rest of official val; there
 is no val: ``auto`` cross-validates its settings on what is known, the others have fixed ones.
 
-With ``--full N`` all labels of N random images are known instead; of 0, each prior is believed as it stands.
+With ``--full N`` all labels of N random images are known instead; of 0, each prior is believed as it stands. With
+``--share S`` a share S of all labels of 400 photos is known, and the sources are ``good`` and ``weak``, which is wrong
+in three of ten labels.
 
 Without ``--audit`` it prints the test mAP of each method with and without each prior, the mean over draws of labels and
 of taught photos. With it: the average precision of all unknown labels as an audit ranks them, how many are likely, the
@@ -17,6 +19,7 @@ share of these that is right, and answers and accepted labels (`apply --accept-m
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -42,7 +45,7 @@ from labelgap.review.acceptance import LIKELY
 
 FEATURES = "../shared/data/voc2012_resnet50_448.npz"
 DEVKIT = "../shared/data/VOCdevkit"
-TAUGHT = 200
+TAUGHT, FEW = 200, 400
 SETTINGS: dict[bool, Any] = {
     True: {},
     False: {"optimizer": "newton", "weight_decay": 0.0032, "standardize": True, "folds": 0},
@@ -98,6 +101,19 @@ def album(photos: Dataset, seed: int, full: int | None = None) -> Dataset:
     return replace(made, train=replace(made.train, labels=hidden, truth=made.train.evaluation_labels))
 
 
+def scattered(data: Dataset, share: float, seed: int) -> tuple[Dataset, NDArray[np.int64], NDArray[np.float64]]:
+    """Return a few of the images with a share of all labels known, their rows, and what a weak source says of them."""
+    random = np.random.default_rng(seed)
+    rows = random.permutation(len(data.train))[:FEW]
+    truth = data.train.evaluation_labels.select(rows)
+    codes = truth.to_dense().copy()
+    wrong = random.random(codes.shape) < 0.3
+    weak = np.where((codes == lg.PRESENT) ^ wrong, 0.9, 0.1)
+    codes[random.random(codes.shape) > share] = lg.UNKNOWN
+    hidden = lg.LabelTable.from_dense(codes, classes=data.classes, images=truth.images)
+    return replace(data, train=Split("train", data.train.images.select(rows), hidden, truth)), rows, weak
+
+
 def with_sources(data: Dataset, said: Mapping[str, NDArray[np.float64]]) -> Dataset:
     """Return data with what sources say of each training label."""
     if not said:
@@ -127,7 +143,7 @@ def measure(run: lg.Run, data: Dataset, *, audit: bool) -> list[float]:
     return values
 
 
-def main(methods: list[str], draws: int, *, audit: bool, full: int | None = None) -> None:
+def main(methods: list[str], draws: int, *, audit: bool, full: int | None = None, share: float | None = None) -> None:
     """Print a line for each method and set of sources."""
     photos = lg.load("voc2012", DEVKIT)
     found: dict[tuple[str, str], list[list[float]]] = {}
@@ -138,6 +154,9 @@ def main(methods: list[str], draws: int, *, audit: bool, full: int | None = None
             sets = {"none": {}, **{name: {name: each} for name, each in said.items()}, "all": said}
             if full == 0:
                 del sets["none"]
+            if share is not None:
+                data, rows, weak = scattered(data, share, draw)
+                sets = {"none": {}, "weak": {"weak": weak}, "good": {"good": said["good"][rows]}}
             for method in methods:
                 plain = None
                 for name in sets:
@@ -159,8 +178,12 @@ def main(methods: list[str], draws: int, *, audit: bool, full: int | None = None
 
 
 if __name__ == "__main__":
-    given = [each for each in sys.argv[1:] if not each.startswith("--")]
-    numbers = {each: int(sys.argv[sys.argv.index(each) + 1]) for each in ("--draws", "--full") if each in sys.argv}
-    methods = [each for each in given if not each.isdigit()]
-    default = ["auto"] if "--full" in numbers else ["an", "em", "wan", "auto"]
-    main(methods or default, numbers.get("--draws", 1), audit="--audit" in sys.argv, full=numbers.get("--full"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*")
+    parser.add_argument("--draws", type=int, default=1)
+    parser.add_argument("--audit", action="store_true")
+    parser.add_argument("--full", type=int)
+    parser.add_argument("--share", type=float)
+    given = parser.parse_args()
+    default = ["an", "em", "wan", "auto"] if given.full is None and given.share is None else ["auto"]
+    main(given.methods or default, given.draws, audit=given.audit, full=given.full, share=given.share)
