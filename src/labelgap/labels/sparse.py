@@ -83,29 +83,26 @@ def locate_entries(
 
 
 def label_width(classes: Sequence[str]) -> int:
-    """Return how many numbers a row takes in ``compress_labels``: two for each class."""
-    return 2 * max(len(classes), 1)
+    """Return how many numbers a row takes in ``compress_labels``: two for each class, up to a power of two."""
+    return 2 << max(len(classes) - 1, 0).bit_length()
 
 
 def compress_labels(
-    labels: NDArray[np.signedinteger[Any]], lengths: NDArray[np.int64], classes: Sequence[str], first: int = 0
+    labels: NDArray[np.signedinteger[Any]], classes: Sequence[str], first: int = 0
 ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-    """Return class numbers and values of known labels, sorted, of rows of these lengths; ``first`` is the first row.
+    """Return class numbers and values of known labels, sorted by row and class; ``first`` is the number of row 0.
 
-    A label is one whole number, which is sorted fastest: row, from 0, × width + 2 × class number + (1 if present). The
-    array is overwritten. Two labels for one row and class are refused.
+    A label is one whole number, which is sorted fastest: row × width + 2 × class number + (1 if present). The array is
+    overwritten. Two labels for one row and class are refused.
     """
-    if not (labels[1:] > labels[:-1]).all():
-        labels.sort(kind="stable")
-    labels -= np.repeat(np.arange(len(lengths), dtype=labels.dtype) * label_width(classes), lengths)
-    columns, values = (labels >> 1).astype(np.int32, copy=False), (labels & 1).astype(np.int8)
-    same = np.flatnonzero(columns[1:] == columns[:-1])
-    before, row = np.searchsorted(np.cumsum(lengths), [same, same + 1], side="right")
-    if (again := before == row).any():
-        place = int(again.argmax())
-        name = classes[columns[same[place]]]
-        raise InputError(f"row {first + row[place]} has two labels for class '{name}': it can have one.")
-    return columns, values
+    labels.sort(kind="stable")  # fast where they are in order, and where two parts of them are
+    values = (labels & 1).astype(np.int8)
+    labels >>= 1
+    if (again := labels[1:] == labels[:-1]).any():
+        row, column = divmod(int(labels[again.argmax()]), label_width(classes) // 2)
+        raise InputError(f"row {first + row} has two labels for class '{classes[column]}': it can have one.")
+    labels &= label_width(classes) // 2 - 1
+    return labels.astype(np.int32, copy=False), values
 
 
 def as_row_indices(rows: ArrayLike, count: int) -> NDArray[np.int64]:
@@ -196,17 +193,15 @@ class KnownLabels(ABC):
         soft: SoftLabels | None = None,
     ) -> None:
         self.soft = soft
-        self.starts = np.array(starts, dtype=np.int64)  # copies: the caller may write to his arrays
-        self.columns = np.array(columns, dtype=np.int32)
-        self.values = np.array(values, dtype=np.int8)
+        self.starts: NDArray[np.int64] = _read_only(starts, np.int64)
+        self.columns: NDArray[np.int32] = _read_only(columns, np.int32)
+        self.values: NDArray[np.int8] = _read_only(values, np.int8)
         self.classes = unique_names(classes, "class")
         self.images = unique_names(range(len(starts) - 1) if images is None else images, "image")
         if len(self.images) != len(self):
             raise InputError(f"{len(self.images)} image names were given for {len(self)} rows of labels.")
         if not len(self.columns) == len(self.values) == self.starts[-1]:
             raise InputError("the known labels are not as many as the starts of the rows say.")
-        for array in (self.starts, self.columns, self.values):
-            array.flags.writeable = False
 
     def to_dense(self) -> NDArray[np.int8]:
         """Return the (N, K) matrix of codes."""
@@ -262,6 +257,15 @@ class KnownLabels(ABC):
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+
+def _read_only(given: NDArray[Any], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """Return an array that nobody can write to: a copy, where the caller can."""
+    array = np.asarray(given, dtype)
+    if array.flags.writeable or array.base is not None:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
 
 
 def flat_names(lists: Iterable[Iterable[str]]) -> tuple[NDArray[np.int64], list[str]]:

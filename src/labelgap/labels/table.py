@@ -77,7 +77,7 @@ class LabelTable(KnownLabels):
         if not (known := value != UNKNOWN).all():
             row, column, value = row[known], column[known], value[known]
         lengths = np.bincount(row, minlength=count)
-        compressed = compress_labels(row * label_width(classes) + 2 * column + (value == PRESENT), lengths, classes)
+        compressed = compress_labels(row * label_width(classes) + 2 * column + (value == PRESENT), classes)
         named = None if isinstance(images, int | np.integer) else images
         return cls(starts_from_lengths(lengths), *compressed, classes, named)
 

@@ -236,6 +236,22 @@ def test_what_is_no_parquet_or_outside_of_its_own_list_is_refused(file: Path) ->
         LabelTable.from_parquet(file)
 
 
+@pytest.mark.parametrize("encoded", [True, False], ids=["dictionary", "plain"])
+@pytest.mark.parametrize("names", ["abcd", "dbca"])
+def test_images_in_any_order_and_several_row_groups_are_read_and_a_repeated_one_is_refused(
+    tmp_path: Path, names: str, encoded: bool
+) -> None:
+    def read(images: str) -> LabelTable:
+        content = pa.table({"image": [*images], "present": [["cat"]] * len(images)})
+        pq.write_table(content, tmp_path / "a.parquet", row_group_size=2, use_dictionary=encoded)
+        return LabelTable.from_parquet(tmp_path / "a.parquet")
+
+    assert read(names).images == (*names,)
+    for repeated in (names + names[-1], names + names[0], names[:1] + names):
+        with pytest.raises(InputError, match="is listed twice"):
+            read(repeated)
+
+
 WIDE = "image,note,cat,dog\nb.jpg,a b,1,\na.jpg,,,0\nc.jpg,x,,\n"
 LISTS = "file;tags;not\nb.jpg;cat, dog;\na.jpg;;owl\nc.jpg;owl;cat,dog\n"
 CHANGES: LabelChanges = {"a.jpg": {"cat": PRESENT, "dog": UNKNOWN}, "c.jpg": {"cat": ABSENT}}

@@ -193,6 +193,7 @@ _UNPACKED_BYTES: Final = 1 << 30
 _UNPACKED_PER_BYTE: Final = 100  # bytes that a file may unpack to: so many, and so many for each of its own
 _BLOCK_ROWS: Final = 1 << 13
 _STATES = {"present": PRESENT, "absent": ABSENT}
+_ENTRIES: Final = [f"{name}.list.element" for name in _STATES]  # what repeats in a file; the names of images do not
 _NO_NAMES: Final = "it must hold lists of class names, each of them a string."
 
 
@@ -207,7 +208,7 @@ def write_table(table: LabelTable, path: Path) -> None:
         columns[name] = pa.LargeListArray.from_arrays(pa.array(starts), entries)
     metadata = {CLASSES_KEY: json.dumps(table.classes, ensure_ascii=False).encode()}
     with atomic_path(path) as temporary:
-        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary)
+        pq.write_table(pa.table(columns).replace_schema_metadata(metadata), temporary, use_dictionary=_ENTRIES)
 
 
 def read_table(path: Path) -> LabelTable:
@@ -231,15 +232,17 @@ def read_table(path: Path) -> LabelTable:
 
 def _image_names(column: pa.ChunkedArray) -> Sequence[str]:
     """Return the names of all images; one that is repeated is refused before it is written out again and again."""
+    if not pa.types.is_dictionary(column.type):
+        column = pc.cast(column, pa.large_string())
+        ascending = pc.all(pc.greater(column[1:], column[:-1]), min_count=0).as_py()  # so that none is repeated
+        return UniqueNames(column.to_pylist()) if ascending else column.to_pylist()
     names = list[str]()
     for chunk in column.chunks:
-        if pa.types.is_dictionary(chunk.type):
-            numbers = column_values(pc.cast(chunk.indices, pa.int64()))
-            used = np.bincount(numbers, minlength=len(chunk.dictionary))
-            if len(repeated := np.flatnonzero(used > 1)):
-                unique_names([chunk.dictionary[int(repeated[0])].as_py()] * 2, "image")
-            chunk = chunk.dictionary.take(chunk.indices)
-        names += pc.cast(chunk, pa.large_string()).to_pylist()
+        numbers = column_values(pc.cast(chunk.indices, pa.int64()))
+        used = np.bincount(numbers, minlength=len(chunk.dictionary))
+        if len(repeated := np.flatnonzero(used > 1)):
+            unique_names([chunk.dictionary[int(repeated[0])].as_py()] * 2, "image")
+        names += pc.cast(chunk.dictionary.take(chunk.indices), pa.large_string()).to_pylist()
     return UniqueNames(names) if column.num_chunks == 1 else names
 
 
@@ -272,8 +275,8 @@ def _entries(column: pa.ChunkedArray) -> ListEntries:
         if numbers != [*range(len(numbers))]:
             indices = np.array([*numbers, -1], dtype=np.int32)[indices]
         parts.append((lengths, indices))
-    every_length, every_number = map(np.concatenate, zip(*parts, strict=True))
-    return ListEntries(every_length, every_number, [*number])
+    lengths, indices = parts[1] if len(parts) == 2 else map(np.concatenate, zip(*parts, strict=True))
+    return ListEntries(lengths, indices, [*number])
 
 
 def labels_of_lists(
@@ -289,21 +292,25 @@ def labels_of_lists(
         lists.append((listed, np.array([*codes, -1], dtype=np.int32), starts_from_lengths(listed.lengths)))
     step = min(_BLOCK_ROWS, np.iinfo(np.int32).max // width)  # the labels of few rows stay in the processor's cache
     first = np.arange(step, dtype=np.int32) * width
-    blocks: list[tuple[NDArray[Any], ...]] = []
-    for start in range(0, max(count, 1), step):
+    known, most = np.zeros(count, dtype=np.int64), sum(len(listed.numbers) for listed in entries.values())
+    columns, values, filled = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int8), 0
+    for start in range(0, count, step):
         end, parts = min(start + step, count), list[NDArray[np.int32]]()
-        known = np.zeros(end - start, dtype=np.int64)
         for (lengths, numbers, _), column, starts in lists:
-            labels, own = column[numbers[starts[start] : starts[end]]], lengths[start:end]
+            labels, own = column.take(numbers[starts[start] : starts[end]], mode="wrap"), lengths[start:end]
             rows = np.repeat(first[: end - start], own)
             if (left_out := labels < 0).any():
                 labels, rows = labels[~left_out], rows[~left_out]
                 own = np.bincount(rows // width, minlength=len(own))
             labels += rows
-            known += own
+            known[start:end] += own
             parts.append(labels)
-        blocks.append((known, *compress_labels(np.concatenate(parts), known, classes, start)))
-    known, columns, values = map(np.concatenate, zip(*blocks, strict=True))
+        labels = np.concatenate(parts)
+        block = slice(filled, filled := filled + len(labels))
+        columns[block], values[block] = compress_labels(labels, classes, start)
+    for array in (columns, values):
+        array.resize(filled, refcheck=False)
+        array.flags.writeable = False  # so that the table need not copy them
     return LabelTable(starts_from_lengths(known), columns, values, classes, named)
 
 
@@ -316,14 +323,20 @@ def read_parquet(
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file that anybody may have made, texts as dictionaries; false claims of size are refused."""
+    """Open a Parquet file that anybody may have made; false claims of size are refused.
+
+    Texts that the file has as dictionaries are read so: a long one may stand for any number of rows.
+    """
     try:
         if not path.is_file():  # opening a pipe would wait for ever
             raise InputError(f"{path} is not a file." if path.exists() else describe_missing_path(path))
         with pq.ParquetFile(path) as file:
-            _check_claims(file.metadata, path)
-            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
-        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            _check_claims(groups, file.metadata.num_rows, path)
+            texts = {field.name for field in file.schema_arrow if _is_text(field.type)}
+            chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+            repeated = {chunk.path_in_schema for chunk in chunks if any("DICT" in each for each in chunk.encodings)}
+        with pq.ParquetFile(path, read_dictionary=texts & repeated) as file:
             yield file
     except LabelGapError:
         raise
@@ -331,13 +344,12 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         raise InputError(f"{path} cannot be read as Parquet ({' '.join(str(error).split())[:200]}).") from None
 
 
-def _check_claims(metadata: pq.FileMetaData, path: Path) -> None:
+def _check_claims(groups: Sequence[pq.RowGroupMetaData], rows: int, path: Path) -> None:
     """Raise an error for a file that says that it has far more rows or bytes than its size allows."""
     size = path.stat().st_size
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     unpacked = sum(max(group.total_byte_size, 0) for group in groups)
-    if not 0 <= metadata.num_rows <= _ROWS_PER_BYTE * size:
-        raise ValueError(f"it claims {metadata.num_rows:,} rows")
+    if not 0 <= rows <= _ROWS_PER_BYTE * size:
+        raise ValueError(f"it claims {rows:,} rows")
     if unpacked > _UNPACKED_BYTES + _UNPACKED_PER_BYTE * size:
         raise ValueError(f"its {size:,} bytes would become {unpacked:,}")
 
@@ -387,9 +399,8 @@ def _opened(path: Path) -> pa.Table:
     missing = [name for name in ("image", "present") if name not in file.schema.names]
     if missing:
         raise InputError(f"{path} has no column '{missing[0]}': it needs image, present and perhaps absent.")
-    unnamed = pc.index(file.column("image").is_null(), True).as_py()
-    if unnamed >= 0:
-        raise InputError(f"{path}, row {unnamed}: no image is named.")
+    if len(unnamed := np.flatnonzero(column_values(file.column("image").is_null()))):
+        raise InputError(f"{path}, row {unnamed[0]}: no image is named.")
     return file
 
 
