@@ -17,6 +17,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, get_args
@@ -77,11 +78,34 @@ def make_app(name: str | None = None) -> typer.Typer:
 class _Command(TyperCommand):
     """A command that refuses a second ``--prior``, since both are meant; of other options the last counts."""
 
+    def invoke(self, ctx: Any) -> Any:
+        with _without_pandas():
+            import pyarrow as pa
+
+            pa.array([])
+        return super().invoke(ctx)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args(args=list(args))
         if [param.name for param in given].count("prior") > 1:
             raise InputError("--prior is given twice: put the files into a folder of their own, and name the folder.")
         return super().parse_args(ctx, args)
+
+
+@contextmanager
+def _without_pandas() -> Iterator[None]:
+    """Let pandas seem missing: PyArrow would import it, half a second, to ask if its first array is one of pandas'."""
+
+    class Finder(MetaPathFinder):
+        def find_spec(self, name: str, path: object, target: object = None) -> None:
+            if name == "pandas":
+                raise ModuleNotFoundError(name)
+
+    sys.meta_path.insert(0, finder := Finder())
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _with_flags(command: Callable[..., Any]) -> Callable[..., Any]:
