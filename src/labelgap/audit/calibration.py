@@ -23,10 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from labelgap.audit.scorers import BLOCK_SIZE, Scorer, score_blocks
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.special import expit
 from labelgap.labels import PRESENT, LabelTable
 from labelgap.metrics.label_model import (
     BINS,
@@ -64,7 +64,7 @@ class ScoreCalibration:
 
     def scores(self, logits: NDArray[Any]) -> NDArray[np.float32]:
         """Return the scores ``(B, K)``, from 0 to 1, of logits ``(R, B, K)``."""
-        return np.asarray(expit(self.log_odds(logits)))
+        return expit(self.log_odds(logits))
 
     def wrong(
         self, log_odds: NDArray[np.float32], column: NDArray[np.int64], present: NDArray[np.bool_]

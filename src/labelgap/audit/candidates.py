@@ -21,6 +21,7 @@ from labelgap.core.errors import InputError, RunError
 from labelgap.core.files import atomic_path, make_folder
 from labelgap.core.manifest import check_files, replacing, write_manifest
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.special import expit
 from labelgap.core.stored import READ_ERRORS, damaged, parse_json, read_json, read_table, reading, validate
 from labelgap.core.text import html_facts, pluralize, truncate_text
 from labelgap.core.trust import write_signed_json
@@ -132,7 +133,6 @@ def rank_candidates(
     unknown to the calibration: it needs the labels as they were tagged. So many of the last scorers are ``priors``, and
     no runs. A known label *looks wrong* if ``label_model.ErrorModel`` finds that more probable than not.
     """
-    from scipy.special import expit
 
     from labelgap.audit.calibration import count_unknown, fit_calibration, sample_scores
     from labelgap.audit.scorers import score_blocks

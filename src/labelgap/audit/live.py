@@ -30,10 +30,10 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.special import expit, log_expit
 
 from labelgap.audit.candidates import CandidateList
 from labelgap.core.errors import InputError
+from labelgap.core.special import expit
 from labelgap.labels import PRESENT, UNKNOWN
 from labelgap.metrics.label_model import to_log_odds
 
@@ -142,7 +142,7 @@ def fit_decisions(
         narrow = (WEIGHT_SPREAD * heads).astype(np.float32)
         for number, part in enumerate(parts):
             corrected[part] += inputs[part] @ narrow[number]
-        cost = -float(log_expit(signs * corrected).sum()) + 0.5 * float(values @ values)
+        cost = float(np.logaddexp(0, -signs * corrected).sum()) + 0.5 * float(values @ values)
         residual = -signs * expit(-signs * corrected)
         gradient = values.copy()
         gradient[0] += SLOPE_SPREAD * float(residual @ odds)

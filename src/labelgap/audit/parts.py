@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logit
 
 from labelgap.audit.candidates import (
     FILE,
@@ -35,6 +34,7 @@ from labelgap.audit.scorers import AuditContext, HeadScorer, Scorer, train_run_h
 from labelgap.core.errors import InputError, LabelGapError, RunError
 from labelgap.core.files import make_folder
 from labelgap.core.lock import LOCK_FILE, lock_folder
+from labelgap.core.special import logit
 from labelgap.data.addresses import ADDRESSES
 from labelgap.data.dataset import Dataset
 from labelgap.data.parts import PartFolder, StoredParts

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.special import logit
 
 from labelgap.core.errors import InputError, describe_missing_path, nearest
 from labelgap.core.findings import Finding, Note
+from labelgap.core.special import logit
 from labelgap.core.text import pluralize, truncate_text
 from labelgap.data.readers.image_paths import match_name, normalize_name, without_suffix
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from labelgap.core.errors import InputError
+from labelgap.core.special import expit
 from labelgap.core.text import quote_formula
 from labelgap.labels.io.formats import CLASSES_KEY
 from labelgap.metrics import Thresholds

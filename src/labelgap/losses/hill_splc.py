@@ -8,9 +8,9 @@ A negative that the network is sure is positive is probably a missing label, so 
 from __future__ import annotations
 
 import torch
-from scipy.special import logit
 from torch import Tensor
 
+from labelgap.core.special import logit
 from labelgap.labels.codes import ABSENT
 from labelgap.losses.base.fused import Fused, KernelForm, focused_form, linear, mask_of, over_batch, with_heads
 from labelgap.losses.base.loss import LogLoss

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from statistics import NormalDist
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.special import expit, logit, ndtri
 
 from labelgap.core.errors import InputError
+from labelgap.core.special import expit, logit
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN, as_array
 from labelgap.metrics.average_precision import average_precision, map_chunks, to_rows
 from labelgap.metrics.classification import ConfusionCounts
@@ -75,11 +75,11 @@ def bootstrap_intervals(
     rankings = [WeightedRanking(formatted[:, column], codes[:, column]) for column in columns.tolist()]
     by_image = average_precision(formatted.T, codes.T, average=None) if codes.size else np.full(images, np.nan)
     is_counted, by_image = (~np.isnan(by_image)).astype(np.float64), np.nan_to_num(by_image)
-    parts: list[csr_array] = []
+    parts: list[_RowSums] = []
     if decisions is not None:  # F1 is over classes that have both states
         predicted = as_array(decisions, "decisions")
         entries = (predicted & present, predicted & (present | absent), present, absent)
-        parts = [csr_array(each[:, columns].T.astype(np.float32)) for each in entries]
+        parts = [_RowSums.by_column(each[:, columns]) for each in entries]
 
     def measure(weights: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return ``(M, R)`` for weights ``(N, R)``; NaN where a resample does not have the metric."""
@@ -88,7 +88,7 @@ def bootstrap_intervals(
         samples = np.where(counted > 0, by_image @ weights / np.maximum(counted, 1), np.nan)
         values += [_mean_of_defined(np.array(values).reshape(-1, weights.shape[1])), samples]
         if parts:
-            sums = [np.asarray(part @ weights, dtype=np.float64) for part in parts]
+            sums = [part(weights).astype(np.float64) for part in parts]
             both = (sums[2] > 0) & (sums[3] > 0)
             micro = ConfusionCounts(*(part.sum(axis=0) for part in sums)).f1()
             macro = _mean_of_defined(np.where(both, ConfusionCounts(*sums).f1(), np.nan))
@@ -164,7 +164,7 @@ def _logit_interval(middle: NDArray[np.float64], spread: NDArray[np.float64], le
     """Return the ends of intervals on the scale of the logit, ``(M, 2)``; NaN where nothing varies."""
     varies = (middle > 0) & (middle < 1) & (spread >= _MIN_SPREAD)
     safe = np.where(varies, middle, 0.5)
-    reach = float(ndtri((1 + level) / 2)) * spread / (safe * (1 - safe))
+    reach = NormalDist().inv_cdf((1 + level) / 2) * spread / (safe * (1 - safe))
     ends: NDArray[np.float64] = expit(logit(safe)[:, None] + reach[:, None] * np.array([-1.0, 1.0]))
     return np.where(varies[:, None], ends, np.nan)
 
@@ -199,24 +199,41 @@ class WeightedRanking:
         last = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(order) - 1)
         group = np.searchsorted(last, np.arange(len(order)))
         cuts = last[np.unique(group[is_present])]
-        self._taken = _row_sums(order, np.concatenate([[0], cuts + 1]), len(codes))
-        places = np.flatnonzero(is_present)
-        self._hits = _row_sums(order[places], np.concatenate([[0], np.searchsorted(places, cuts + 1)]), len(codes))
-        self._absent = _row_sums(order[~is_present], np.array([0, (~is_present).sum()]), len(codes))
+        places, starts = np.flatnonzero(is_present), np.append(0, cuts[:-1] + 1)
+        lists = (order[: cuts[-1] + 1], order[places], order[~is_present])
+        first, second, _ = np.cumsum([len(rows) for rows in lists])
+        self._sums = _RowSums(
+            np.concatenate(lists), np.concatenate([starts, first + np.searchsorted(places, starts), [second]])
+        )
 
     def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return average precision, ``(R,)``, for weights ``(N, R)``; NaN where a resample lacks one of the states."""
-        new_hits = self._hits @ weights
+        sums = self._sums(weights)
+        taken, new_hits = sums[:-1].reshape(2, -1, weights.shape[1])
         hits = np.cumsum(new_hits, axis=0, dtype=np.float64)
-        precision = hits / np.maximum(np.cumsum(self._taken @ weights, axis=0, dtype=np.float64), 1)
-        both = (hits[-1] > 0) & ((self._absent @ weights)[0] > 0)
+        precision = hits / np.maximum(np.cumsum(taken, axis=0, dtype=np.float64), 1)
+        both = (hits[-1] > 0) & (sums[-1] > 0)
         return np.where(both, (new_hits * precision).sum(axis=0) / np.maximum(hits[-1], 1), np.nan)
 
 
-def _row_sums(rows: NDArray[np.int64], borders: NDArray[np.int64], images: int) -> csr_array:
-    """Return the ``(C, N)`` matrix that sums what lies between borders of a list of rows."""
-    rows = rows[: borders[-1]]
-    return csr_array((np.ones(len(rows), dtype=np.float32), rows, borders), shape=(len(borders) - 1, images))
+class _RowSums(NamedTuple):
+    """Lists of rows, one after the other, and where each begins."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+
+    @classmethod
+    def by_column(cls, entries: NDArray[np.bool_]) -> _RowSums:
+        """Return a list for each column of a table: where it is true."""
+        columns, rows = np.nonzero(entries.T)
+        return cls(rows, np.searchsorted(columns, np.arange(entries.shape[1])))
+
+    def __call__(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the sums ``(C, R)`` of the weights ``(N, R)`` of each list."""
+        import torch
+
+        tables = (torch.from_numpy(each) for each in (self.rows, weights, self.starts))
+        return np.asarray(torch.nn.functional.embedding_bag(*tables, mode="sum").numpy())
 
 
 def _mean_of_defined(values: NDArray[np.float64]) -> NDArray[np.float64]:

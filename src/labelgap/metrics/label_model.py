@@ -39,8 +39,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit, stdtrit
 
+from labelgap.core.special import expit, logit, student_quantile
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
 from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
@@ -316,7 +316,7 @@ class ErrorModel:
         odds, known = self.model.scale * z + self.model.offset[column], self.model.present_known[column]
         absent_known = np.maximum(self.model.absent_known[column], _TINY)
         log_odds = [self.log_rates[0] - odds - np.log(known), self.log_rates[1] + odds - np.log(absent_known)]
-        return np.asarray(expit(np.where(present, *log_odds)))
+        return expit(np.where(present, *log_odds))
 
 
 def fit_error_model(z: Array, counts: NDArray[np.floating[Any]], stopping: float = 1.0) -> ErrorModel:
@@ -381,18 +381,24 @@ class _Problem:
         return float(np.exp(values[0])), values[1] - np.log(known) + own[1], known, absent
 
     def __call__(self, values: Array) -> tuple[float, Array]:
+        return self.evaluate(values)
+
+    def evaluate(self, values: Array, *, with_cost: bool = True) -> tuple[float, Array]:
+        """Return the cost, which takes longer than the gradient and is 0 without it, and the gradient."""
         slope, offset, known, known_absent = self.unpack(values)
         present, absent, hidden = self.counts
-        e, f = known[:, None], known_absent[:, None] * self.any_absent
+        e, f, cost = known[:, None], known_absent[:, None] * self.any_absent, 0.0
         x = slope * self.z + offset[:, None]
         p, q = expit(x), expit(-x)
         unknown = np.maximum((1 - e) * p + (1 - f) * q, _TINY)
-        cost = (present * (np.logaddexp(0, -x) - np.log(e)) - hidden * np.log(unknown)).sum()
+        if with_cost:
+            cost += (present * (np.logaddexp(0, -x) - np.log(e)) - hidden * np.log(unknown)).sum()
         by_x = -present * q - hidden * (f - e) * p * q / unknown
         by_known = ((hidden * p / unknown).sum(axis=1) - present.sum(axis=1) / known) * known * (1 - known)
         by_absent = np.zeros(len(known))
         if self.any_absent:
-            cost += (absent * (np.logaddexp(0, x) - np.log(f))).sum()
+            if with_cost:
+                cost += (absent * (np.logaddexp(0, x) - np.log(f))).sum()
             by_x += absent * p
             by_f = (hidden * q / unknown).sum(axis=1) - absent.sum(axis=1) / known_absent
             by_absent = by_f * known_absent * (1 - known_absent)
@@ -421,7 +427,8 @@ class _Problem:
         for group in np.split(np.arange(len(values)), [1, 2, 3, 4, 4 + classes, 4 + 2 * classes]):
             step = np.zeros_like(values)
             step[group] = _DIFFERENCE
-            columns.append((self(values + step)[1] - self(values - step)[1]) / (2 * _DIFFERENCE))
+            above, below = (self.evaluate(values + each, with_cost=False)[1] for each in (step, -step))
+            columns.append((above - below) / (2 * _DIFFERENCE))
         shared, own = np.stack(columns)[:4, :4], np.stack(columns)[:, 4:].reshape(7, 3, classes).transpose(2, 0, 1)
         across, own = own[:, :4], own[:, 4:]
         inverse = _positive_inverse((own + own.transpose(0, 2, 1)) / 2)
@@ -564,9 +571,9 @@ def draw_shifts(
 def _prior_median(common: tuple[float, float], own: Array) -> Array:
     """Return the median of u + w t for each w: without it, the estimate before any answer is the audit's."""
     share = (np.arange(200) + 0.5) / 200
-    u = stdtrit(_COMMON_FREEDOM, share) * np.where(share < 0.5, *common)
+    u = student_quantile(_COMMON_FREEDOM, share) * np.where(share < 0.5, *common)
     each, which = np.unique(own, return_inverse=True)
-    median = np.array([np.median(np.add.outer(u, w * stdtrit(_FREEDOM, share))) for w in each])
+    median = np.array([np.median(np.add.outer(u, w * student_quantile(_FREEDOM, share))) for w in each])
     return np.asarray(median[which].reshape(own.shape))
 
 
@@ -601,7 +608,7 @@ def _student(x: Array, freedom: float = _FREEDOM) -> Array:
 
 def to_log_odds(share: NDArray[np.floating[Any]]) -> Array:
     """Return the log-odds of probabilities, from -16 to 16 or so."""
-    return np.asarray(logit(np.clip(share.astype(np.float64), 1e-7, 1 - 1e-7)))
+    return logit(np.clip(share.astype(np.float64), 1e-7, 1 - 1e-7))
 
 
 @dataclass(frozen=True)

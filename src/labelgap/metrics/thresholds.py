@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 
+from labelgap.core.special import expit, logit
 from labelgap.labels.codes import ABSENT, PRESENT
 from labelgap.metrics.average_precision import cuts_at_present, map_chunks, to_rows
 from labelgap.metrics.label_model import LabelModel

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 from torch import Tensor
 
 from labelgap.core.errors import InputError
@@ -136,7 +136,8 @@ def gradient_regimes(
 
 def _normal_quantiles(rows: int, columns: int) -> NDArray[np.float64]:
     """Return evenly spread quantiles of the standard normal distribution, shuffled by multiples of the golden ratio."""
-    return np.asarray(ndtri((GOLDEN * np.arange(1, rows * columns + 1)) % 1)).reshape(rows, columns)
+    shares = (GOLDEN * np.arange(1, rows * columns + 1)) % 1
+    return np.array([NormalDist().inv_cdf(share) for share in shares]).reshape(rows, columns)
 
 
 def _gradients(

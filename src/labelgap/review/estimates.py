@@ -35,8 +35,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, gammaincc
+from scipy.special import gammaincc
 
+from labelgap.core.special import expit
 from labelgap.core.text import pluralize
 from labelgap.labels.codes import PRESENT, UNKNOWN
 from labelgap.metrics.label_model import (

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from labelgap.core.errors import InputError
+from labelgap.core.special import expit
 from labelgap.data.dataset import Dataset, Split
 from labelgap.data.images import FEATURES, FeatureVectors
 from labelgap.labels import LabelTable, paper_split

@@ -12,13 +12,13 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
 from torch import Tensor, nn
 
 from labelgap.core.distributed import is_distributed, is_main_process, single_process
 from labelgap.core.errors import RunError
 from labelgap.core.files import make_folder, remove_file
 from labelgap.core.manifest import MANIFEST_FILE
+from labelgap.core.special import expit
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
 from labelgap.data.identity import DataChanges, DataIdentity

@@ -27,15 +27,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
 from torch import Tensor
 
 from labelgap.core.errors import RunError
+from labelgap.core.special import expit
 from labelgap.core.stored import damaged, parse_json, reading, validate
 from labelgap.core.tensors import read_tensors, write_tensors
 from labelgap.data.dataset import Dataset
@@ -149,8 +150,8 @@ def calibrate(prior: Prior, labels: LabelTable, logits: NDArray[np.float32]) -> 
     classes = range(codes.shape[1])
     found = [class_slopes(slopes[0] * logits[:, k], scores[:, :, k], present[:, k], slopes[1:]) for k in classes]
     own, error = (np.stack(each, axis=1) for each in zip(*found, strict=True))
-    evident = (own / error).max(axis=1) > -ndtri(_CHANCE / 2 / len(classes))
-    evident |= (own / error).mean(axis=1) > -ndtri(_CHANCE / 2) / math.sqrt(len(classes))
+    evident = (own / error).max(axis=1) > NormalDist().inv_cdf(1 - _CHANCE / 2 / len(classes))
+    evident |= (own / error).mean(axis=1) > NormalDist().inv_cdf(1 - _CHANCE / 2) / math.sqrt(len(classes))
     counted = np.where(evident[:, None], np.maximum(0.0, own - error), 0.0)
     odds = slopes[0] * logits + np.einsum("jk,jnk->nk", counted, scores)
     model = LabelModel.fit(odds, codes) if counted.any() else None

@@ -12,11 +12,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 from torch import Tensor, nn
 
 from labelgap.core.errors import InputError, RunError
 from labelgap.core.manifest import check_files
+from labelgap.core.special import expit, logit
 from labelgap.core.stored import damaged
 from labelgap.core.tensors import read_tensors
 from labelgap.core.text import html_facts, pluralize

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from labelgap.core.errors import RunError, suggest_path
 from labelgap.core.files import atomic_path, remove_file, remove_partials
 from labelgap.core.lock import lock_folder
 from labelgap.core.manifest import LOCK_FILE as MANIFEST_LOCK
 from labelgap.core.manifest import MANIFEST_FILE, check_files, write_manifest
+from labelgap.core.special import expit
 from labelgap.core.stored import damaged, read_table
 from labelgap.core.trust import refuse_links
 from labelgap.data.dataset import Dataset

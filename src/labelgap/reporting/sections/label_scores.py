@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
-from scipy.special import expit
 
+from labelgap.core.special import expit
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN
 from labelgap.reporting import style
 from labelgap.reporting.formatting import format_number, truncate_label

@@ -15,10 +15,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
 
 from labelgap.core.errors import InputError
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.special import expit
 from labelgap.data.dataset import Dataset
 from labelgap.labels import ABSENT, PRESENT, UNKNOWN, LabelTable
 from labelgap.metrics.validation import MIN_KNOWN_LABELS

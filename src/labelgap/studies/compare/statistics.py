@@ -21,10 +21,10 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, stdtrit
 from torch import Tensor
 
 from labelgap.core.seeds import numpy_generator
+from labelgap.core.special import expit, student_quantile
 from labelgap.data.dataset import Dataset
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT, UNKNOWN
@@ -170,10 +170,11 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
     if codes is not None and logits:
         if all(len(seeds) > 1 for seeds in logits.values()):
             weights = draw_resamples(codes.shape[0], codes.shape[1], sum(map(len, logits.values())))
-            resampled = {
-                name: np.mean([resampled_average_precision(each, codes, weights) for each in seeds], axis=0)
-                for name, seeds in logits.items()
-            }
+            resampled = {}
+            for name, seeds in logits.items():  # under "newton" all seeds may have one head
+                distinct = {id(each): each for each in seeds}
+                found = {key: resampled_average_precision(each, codes, weights) for key, each in distinct.items()}
+                resampled[name] = np.mean([found[id(each)] for each in seeds], axis=0)
         gaps = gaps_to_best({row.name: row.values for row in results if row.name in logits}, resampled)
     results = [replace(row, gap=gaps.get(row.name)) for row in results]
     results.sort(key=lambda row: (row.extra_labels, -(row.mean if row.mean is not None else -1.0)))
@@ -187,6 +188,11 @@ def _evaluate_method(
 ) -> tuple[MethodResult, list[Logits]]:
     seeds, logits = list[SeedResult](), list[Logits]()
     for seed, (head, data) in enumerate(zip(trained.grid[best], plan.view.datasets, strict=True)):
+        number, label_seed = plan.first_seed + seed, plan.view.label_seeds[seed]
+        if seed and trained.out_of_fold is None and head.path == trained.grid[best][0].path:
+            seeds.append(replace(seeds[0], seed=number, label_seed=label_seed))
+            logits.append(logits[0])
+            continue
         weight, bias = (values.to(features["train"].device) for values in head.weights())
         scores = {name: torch.addmm(bias, values, weight.t()).cpu().numpy() for name, values in features.items()}
         if trained.out_of_fold is not None:
@@ -204,7 +210,7 @@ def _evaluate_method(
         value = None if codes is None else float(average_precision(scores[split], codes))
         measured = (value, head.epoch, head.score, test, train_map, head.seconds, head.scores)
         known = int(sum(data.train.labels.counts().total[:2]))
-        seeds.append(SeedResult(plan.first_seed + seed, plan.view.label_seeds[seed], *measured, known))
+        seeds.append(SeedResult(number, label_seed, *measured, known))
         logits.append(scores)
     result = MethodResult(
         plan.label,
@@ -246,7 +252,7 @@ def gaps_to_best(
     for name in order:
         difference, half_width, images = best - np.asarray(values[name], dtype=np.float64), None, 0.0
         if (count := len(difference)) > 1:
-            seeds = float(stdtrit(count - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(count)
+            seeds = float(student_quantile(count - 1, 0.975)) * float(difference.std(ddof=1)) / np.sqrt(count)
             if resampled is not None:  # a resample has a value where it has both states of a class
                 found = resampled[order[0]] - resampled[name]
                 found = found[np.isfinite(found)]
