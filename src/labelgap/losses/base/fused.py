@@ -35,8 +35,6 @@ KNOWN, MODIFIED = 2, 3
 """Masks beside those of ABSENT and PRESENT: the entries in either of the two, and those that the loss modifies."""
 SUMMED: Final = {"mean": 1, "sum": 2}
 """The numbers of torch's own reductions."""
-FEW: Final = 2**14
-"""Entries up to which preparing an output takes longer on the CPU than a second pass."""
 
 
 class Fused(NamedTuple):
@@ -203,13 +201,14 @@ def over_batch(value: Number, like: Tensor) -> Number:
 
 def mask_of(labels: Tensor, like: Tensor, code: int = PRESENT) -> Tensor:
     """Return 1 where a label has a state and 0 elsewhere, in the float type of ``like``: faster than a mask."""
-    if code == KNOWN:
-        if labels.dtype == torch.int8:
-            return labels.view(torch.uint8).to(like.dtype).le_(PRESENT)  # of bytes without a sign unknown ones are more
-        return mask_of(labels, like, ABSENT).add_(mask_of(labels, like))
-    if labels.dtype == torch.int8 and not (labels.is_cpu and labels.numel() <= FEW):  # of others it is slower
-        return torch.eq(labels, code, out=torch.empty_like(labels, dtype=like.dtype))
-    return labels.to(like.dtype, copy=True).eq_(code)
+    if labels.dtype != torch.int8:
+        if code == KNOWN:
+            return mask_of(labels, like, ABSENT).add_(mask_of(labels, like))
+        return labels.detach().to(like.dtype, copy=True).eq_(code)
+    target = torch.empty_like(labels, dtype=like.dtype)
+    if code == KNOWN:  # as bytes without a sign unknown labels are above 1
+        return torch.le(labels.view(torch.uint8), _scalar(PRESENT, torch.uint8), out=target)
+    return torch.eq(labels, _scalar(code, torch.int8), out=target)
 
 
 def as_float(mask: Tensor, like: Tensor) -> Tensor:
@@ -286,13 +285,15 @@ def fused_mixture(
     if not is_fusible(eps) or mixture.soft is not None or (exact and (expected is not None or estimate is not None)):
         return reduce(mixture_entries(logits, labels, mixture, modified=modified, eps=eps), reduction)
     logits, plain = widen(logits), mixture.plain_rows
-    small = not exact and logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1
-    if small and expected is None and estimate is None and plain is not None:
+    simple = not exact and expected is None and estimate is None and plain is not None
+    if simple and logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1:
         columns = _target_columns(plain)
         if columns is not None:
-            both, present = _weights(columns, logits, labels.detach(), modified)
-            target = present if isinstance(present, Tensor) else torch.full_like(logits, present, requires_grad=False)
-            weight = None if is_plain(both, 1) else torch.as_tensor(both, dtype=logits.dtype, device=logits.device)
+            weight, target = _weights(columns, logits, labels, modified)
+            if not isinstance(target, Tensor):
+                target = torch.full_like(logits, target, requires_grad=False)
+            if not isinstance(weight, Tensor):
+                weight = None if weight == 1 else _scalar(weight, logits.dtype).to(logits.device)
             return torch.binary_cross_entropy_with_logits(logits, target, weight, None, SUMMED[reduction])
     if plain is None or isinstance(expected, Tensor):
         numbers = [weight for row in mixture.rows for weight in row]
@@ -417,12 +418,13 @@ def _weights(columns: tuple[Column, ...], like: Tensor, labels: Tensor, modified
     found = []
     for total, terms in columns:
         for number, weight in terms:
-            if number not in masks:
-                masks[number] = mask_of(labels, like, number)
-            if is_plain(total, 0):
-                total = masks[number] if is_plain(weight, 1) else masks[number] * weight
+            mask = masks.get(number)
+            if mask is None:
+                mask = masks[number] = mask_of(labels, like, number)
+            if isinstance(total, Tensor) or isinstance(weight, Tensor) or total:
+                total = linear(mask, weight, total)
             else:
-                total = linear(masks[number], weight, total)
+                total = mask if weight == 1 else mask * weight
         found.append(total)
     return found
 
