@@ -142,8 +142,9 @@ def draw_bars(
 ) -> None:
     """Draw a bar for each class up to ``top`` at the most, and its value at the end of the row."""
     axis.barh(places, values, height=0.66, color=color)
+    look: Any = {"va": "center", "ha": "right", "color": MUTED_COLOR, "fontsize": 11, "in_layout": False}
     for place, value in zip(places, values, strict=True):
-        axis.text(end - 0.01 * top, place, f"{value:.1f}", va="center", ha="right", color=MUTED_COLOR, fontsize=11)
+        axis.text(end - 0.01 * top, place, f"{value:.1f}", **look)
     axis.set_xlim(0, end)
     swap_grid(axis)
     axis.spines["bottom"].set_visible(False)
@@ -211,6 +212,8 @@ def inline_svg(figure: Figure, prefix: str, description: str) -> Markup:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's fonts have it
         FigureCanvasSVG(figure)
         figure.dpi = 72
+        for axis in (side for axes in figure.axes for side in (axes.xaxis, axes.yaxis) if not side.label.get_text()):
+            axis.set_label_coords(0, 0)  # or it measures all ticks, to place the label that it does not have
         figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
         figure.set_layout_engine(None)  # ``savefig`` would draw everything for it, twice
         figure.savefig(buffer, format="svg", dpi=72, metadata={"Date": None})
