@@ -105,21 +105,19 @@ def lowest_per_class(values: Tensor, allowed: Tensor, counts: Tensor) -> Tensor:
     """
     candidates = torch.where(allowed, values, torch.inf)
     if values.device.type == "cpu":
-        return _selected(candidates, counts) & allowed
+        return _selected(candidates, counts) & allowed if counts.any() else torch.zeros_like(allowed)
     order = candidates.argsort(dim=-2, stable=True)
     taken = torch.arange(values.shape[-2], device=values.device)[:, None] < counts[..., None, :]
     return torch.zeros_like(allowed).scatter_(-2, order, taken.expand(order.shape)) & allowed
 
 
 def _selected(candidates: Tensor, counts: Tensor) -> Tensor:
-    """Mark the lowest candidates of each class by their k-th lowest: ten times as fast as a sort, but k is read."""
+    """Mark the lowest candidates of each class by their k-th lowest; NumPy sorts values ten times as fast as torch."""
     columns = candidates.mT.contiguous()
-    sizes = counts.expand(columns.shape[:-1]).clamp(max=columns.shape[-1])
-    rankings = zip(columns.flatten(0, -2), sizes.flatten().tolist(), strict=True)
-    cuts = [ranking.kthvalue(size).values if size else ranking.new_tensor(-torch.inf) for ranking, size in rankings]
-    cut = torch.stack(cuts).reshape(*sizes.shape, 1)
+    sizes = counts.expand(columns.shape[:-1]).clamp(max=columns.shape[-1])[..., None]
+    cut = torch.from_numpy(np.sort(columns.numpy())).gather(-1, (sizes - 1).clamp(min=0))
     below, equal = columns < cut, columns == cut
-    left = sizes[..., None] - below.sum(dim=-1, keepdim=True)
+    left = sizes - below.sum(dim=-1, keepdim=True)
     return (below | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= left))).mT
 
 
@@ -221,8 +219,8 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         shares, warmups = np.broadcast_arrays(exact_fractions(share), exact_fractions(self.warmup))
 
         def sizes(share: Fraction, warmup: Fraction) -> list[int]:
-            rounds = self.epochs - warmup
-            return [int(share * count / rounds) if rounds > 0 else 0 for count in unknown]
+            each = share / (self.epochs - warmup) if warmup < self.epochs else Fraction(0)
+            return [count * each.numerator // each.denominator for count in unknown]
 
         every = [sizes(*pair) for pair in zip(shares.flat, warmups.flat, strict=True)]
         return torch.tensor(every, device=self.epoch_tensor.device).reshape(*shares.shape, len(unknown))
