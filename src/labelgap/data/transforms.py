@@ -341,7 +341,7 @@ class Augmentation:
     def __call__(self, images: Tensor, rows: ArrayLike, epoch: int) -> Tensor:
         """Return changed images, uint8 ``(B, C, H, W)`` like the given ones."""
         matrices, factors = self.draw(rows, epoch)
-        return self.apply(images, matrices.to(images.device), factors.to(images.device))
+        return self.apply(images, matrices.to(images.device), factors.to(images.device)).to(torch.uint8)
 
     def draw(self, rows: ArrayLike, epoch: int) -> tuple[Tensor, Tensor]:
         """Return the ``affine_matrices`` and ``color_factors`` of these rows, maybe of a whole epoch, on the CPU."""
@@ -349,13 +349,14 @@ class Augmentation:
         return self.affine_matrices(draws), self.color_factors(draws)
 
     def apply(self, images: Tensor, matrices: Tensor, factors: Tensor) -> Tensor:
-        """Return images changed by what was drawn for them, which is on their device."""
+        """Return images changed by what was drawn for them, which is on their device: floats that are whole numbers."""
         along_x, along_y, shift = matrices[..., None].unbind(2)
         down, across = (_positions(side, matrices.device) for side in images.shape[-2:])
         rows, columns = torch.addcmul(shift, along_y, down), along_x * across
         grid = (rows[..., None] + columns[:, :, None]).permute(0, 2, 3, 1)  # a plane of each coordinate is the fastest
-        changed = grid_sample(images.float(), grid, align_corners=False)
-        return _change_color(changed, factors).round_().to(torch.uint8)
+        values = images.float()
+        changed = grid_sample(values, grid, align_corners=False)
+        return _change_color(changed, factors, values if values.is_contiguous() else None).round_()
 
     def affine_matrices(self, draws: Tensor) -> Tensor:
         """Return the map from output to input positions, ``(B, 2, 3)``; coordinates go from -1 to 1."""
@@ -384,14 +385,16 @@ def _positions(side: int, device: torch.device) -> Tensor:
     return (2.0 * torch.arange(side, device=device) + 1.0) / side - 1.0
 
 
-def _change_color(images: Tensor, factors: Tensor) -> Tensor:
+def _change_color(images: Tensor, factors: Tensor, out: Tensor | None) -> Tensor:
     """Change brightness, the contrast around the mean, and the saturation around gray, of values 0 to 255.
 
-    That is one linear map of the colors of an image, and an offset.
+    That is one linear map of the colors of an image, and an offset. ``out`` is memory that may be taken for the result.
     """
     brightness, contrast, saturation = factors[:, :, None, None].unbind(1)
     values, channels = images.flatten(2), images.shape[1]
-    colors = torch.eye(channels, device=images.device)
-    colors = torch.lerp(torch.full_like(colors, 1 / channels), colors, saturation) * (brightness * contrast)
-    offset = (1 - contrast) * brightness * values.mean((1, 2), keepdim=True)
-    return torch.baddbmm(offset, colors, values).clamp_(0, 255).view_as(images)
+    scale = brightness * contrast
+    kept = scale * saturation
+    colors = torch.addcmul((scale - kept) / channels, kept, torch.eye(channels, device=images.device))
+    offset = (brightness - scale) * values.mean((1, 2), keepdim=True)
+    target = None if out is None else out.view_as(values)
+    return torch.baddbmm(offset, colors, values, out=target).clamp_(0, 255).view_as(images)

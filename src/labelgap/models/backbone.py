@@ -88,7 +88,11 @@ class Backbone(nn.Module, ABC):
                 f"normalize takes bytes of shape (batch, {self.input_spec.channels}, height, width), "
                 f"not {str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}."
             )
-        return images.to(self._mean.dtype).div_(255).sub_(self._mean).div_(self._std)
+        return self.normalize_(images.to(self._mean.dtype))
+
+    def normalize_(self, values: Tensor) -> Tensor:
+        """Scale and normalize floats from 0 to 255 in place, as ``normalize`` does bytes."""
+        return values.div_(255).sub_(self._mean).div_(self._std)
 
 
 def count_parameters(module: nn.Module) -> int:

@@ -139,12 +139,13 @@ class ImageInputs:
                     parts = (mask,) if change is None else change.draw(part, epoch)
                     drawn = tuple(to_device(each, self.device) for each in parts)
                 own = [part[start % block :][: len(index)] for part in drawn]
-                if change is not None:
-                    values = change.apply(values, *own)
-                else:
-                    values = torch.where(own[0][:, None, None, None], values.flip(-1), values)
                 start += len(index)
-            images = self.backbone.normalize(values)
+            if not random:
+                images = self.backbone.normalize(values)
+            elif change is None:
+                images = self.backbone.normalize(torch.where(own[0][:, None, None, None], values.flip(-1), values))
+            else:
+                images = self.backbone.normalize_(change.apply(values, *own))
             yield index, images.contiguous(memory_format=torch.channels_last) if cuda else images
 
     def in_memory(self) -> ImageInputs:
