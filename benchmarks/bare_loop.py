@@ -1,7 +1,8 @@
 """The bare loop that ``training.py`` measures labelgap against, and the network that both train.
 
 The loop trains on one batch that is always the same, already normalized and on the device: channels last, bfloat16
-autocast on a GPU, fused SGD, cuDNN's fastest kernels, binary cross-entropy, nothing that waits.
+autocast on a GPU, fused SGD, cuDNN's fastest kernels, binary cross-entropy, nothing that waits. With labelgap's own
+classifier it changes and normalizes that batch in every step as well.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import labelgap as lg
+from labelgap.data.transforms import Augmentation, smallest_crop
 from labelgap.models import InputSpec
+from labelgap.models.heads import Classifier
 from labelgap.models.timm import import_timm
 
 CLASSES: Final = 20
@@ -115,21 +118,27 @@ def timed(settings: Settings, step: Callable[[], None]) -> float:
     return best
 
 
-def bare_speed(settings: Settings, size: int, batch: int, *, graph: bool = False) -> float:
-    """Return images per second of the bare loop."""
+def bare_speed(
+    settings: Settings, size: int, batch: int, *, graph: bool = False, classifier: Classifier | None = None
+) -> float:
+    """Return images per second of the bare loop, or of one with this classifier and labelgap's random changes."""
     device, cuda = settings.device, settings.cuda
     torch.backends.cudnn.benchmark = cuda
     maps = FeatureMaps(size, tiny=not cuda).to(device)
-    network = Bare(maps, maps(torch.zeros(2, 3, size, size, device=device)).shape[1]).to(device)
+    network = classifier or Bare(maps, maps(torch.zeros(2, 3, size, size, device=device)).shape[1]).to(device)
     images = torch.randn(batch, 3, size, size, device=device)
+    pixels = torch.randint(256, images.shape, dtype=torch.uint8, device=device)
+    change = Augmentation(0, min_area=smallest_crop(size))
+    drawn = [each.to(device) for each in change.draw(range(batch), 1)]
     if cuda:
-        network, images = (part.to(memory_format=torch.channels_last) for part in (network, images))  # type: ignore
+        network, images, pixels = (part.to(memory_format=torch.channels_last) for part in (network, images, pixels))  # type: ignore
     targets = (torch.rand(batch, CLASSES, device=device) < 0.1).float()
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4, fused=True)
 
     def passes() -> None:
+        given = classifier.backbone.normalize_(change.apply(pixels, *drawn)) if classifier else images
         with torch.autocast(device.type, torch.bfloat16, enabled=cuda, cache_enabled=not graph):
-            logits = network(images)
+            logits = network(given)
         binary_cross_entropy_with_logits(logits.float(), targets).backward()  # type: ignore[no-untyped-call]
 
     def step() -> None:

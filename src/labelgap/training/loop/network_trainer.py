@@ -227,11 +227,14 @@ class NetworkTrainer(Trainer):
     def _compute(self, inputs: Tensor, labels: Tensor, index: Tensor, share: float = 1.0) -> StepResult:
         """Forward, loss and backward of a batch; return its loss and its logits."""
         with self.autocast(inputs.device), nullcontext() if len(index) else no_statistics():
-            logits, features = self.ddp_network(inputs, return_features=True)
-        logits, features = logits[: len(index)], features[: len(index)]
+            both = "features" in self.loss_fn.needs
+            found = self.ddp_network(inputs, return_features=both)
+        logits, features = (each[: len(index)] for each in found) if both else (found[: len(index)], None)
         loss: Tensor = self.loss_fn(logits, labels, index=index, features=features)
-        weight = 1.0 if self.loss_fn.reduction == "sum" else share
-        cost = weight * loss + share * self.loss_fn.penalty(self.network.parameters())
+        cost = loss if share == 1 or self.loss_fn.reduction == "sum" else share * loss
+        penalty = self.loss_fn.penalty(self.network.parameters())
+        if isinstance(penalty, Tensor) or penalty:
+            cost = cost + share * penalty
         cost.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), logits.detach()
 
