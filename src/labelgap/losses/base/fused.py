@@ -289,11 +289,13 @@ def fused_mixture(
     if simple and logits.ndim == 2 and 0 < logits.numel() <= SMALL and world_size() == 1:
         columns = _target_columns(plain)
         if columns is not None:
-            weight, target = _weights(columns, logits, labels, modified)
+            both, target = _weights(columns, logits, labels, modified)
             if not isinstance(target, Tensor):
                 target = torch.full_like(logits, target, requires_grad=False)
-            if not isinstance(weight, Tensor):
-                weight = None if weight == 1 else _scalar(weight, logits.dtype).to(logits.device)
+            if isinstance(both, Tensor):
+                weight: Tensor | None = both
+            else:
+                weight = None if both == 1 else _scalar(both, logits.dtype).to(logits.device)
             return torch.binary_cross_entropy_with_logits(logits, target, weight, None, SUMMED[reduction])
     if plain is None or isinstance(expected, Tensor):
         numbers = [weight for row in mixture.rows for weight in row]
