@@ -85,6 +85,7 @@ def calibration_figure(
     curve.set_title("present labels", loc="left")
     sizes.set_yscale("log")
     sizes.minorticks_off()
+    sizes.yaxis.set_major_formatter("{x:,.0f}")
     sizes.set(xlim=(-2, 102), xlabel="predicted, in percent")
     sizes.set_title("labels in a bin", loc="left")
     style.add_legend(figure, columns)
