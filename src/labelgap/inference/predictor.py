@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cached_property
 from itertools import repeat
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelgap.core.errors import InputError
+from labelgap.core.system import freed_memory_is_kept
 from labelgap.data.addresses import EncodedImages
 from labelgap.data.images import FeatureVectors, ImageSource
 from labelgap.data.loader import ImageLoader, ReadBatch
@@ -166,10 +168,12 @@ class Predictor:
             return
         how: dict[str, Any] = {"channels": self.network.backbone.input_spec.channels, "batch_size": self.batch_size}
         loader = ImageLoader(images, rows, transform=self.transform, workers=workers, **how)
+        memory = freed_memory_is_kept() if self.device.type == "cpu" else nullcontext()
         if not threads:
-            yield from ((batch, *self._compute(batch)) for batch in loader.batches())
+            with memory:
+                yield from ((batch, *self._compute(batch)) for batch in loader.batches())
             return
-        with ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as ahead:
+        with memory, ThreadPoolExecutor(threads) as pool, ThreadPoolExecutor(1) as ahead:
             for reading in start_ahead(range(len(loader)), lambda number: ahead.submit(loader.read, number, pool), 1):
                 yield (batch := reading.result()), *self._compute(batch)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelgap.core.errors import LabelGapError
-from labelgap.core.system import available_memory
+from labelgap.core.system import available_memory, freed_memory_is_kept
 from labelgap.data.images import ImageSource
 from labelgap.data.loader import ImageLoader
 from labelgap.data.scanning import name_unreadable
@@ -124,6 +124,10 @@ class ImageInputs:
 
     def _prepared(self, pixels: Batches, order: Rows, batch_size: int, epoch: int | None) -> Batches:
         """Change and normalize batches of pixels on their device; what is random is drawn for many batches at once."""
+        with freed_memory_is_kept() if self.device.type == "cpu" else nullcontext():  # the network computes meanwhile
+            yield from self._changed(pixels, order, batch_size, epoch)
+
+    def _changed(self, pixels: Batches, order: Rows, batch_size: int, epoch: int | None) -> Batches:
         cuda, spec, change = self.device.type == "cuda", self.backbone.input_spec, None
         if self.transform == "augment":
             change = Augmentation(self.seed, self.flip, min_area=smallest_crop(spec.size))
