@@ -232,8 +232,8 @@ class _RowSums(NamedTuple):
         """Return the sums ``(C, R)`` of the weights ``(N, R)`` of each list."""
         import torch
 
-        tables = (torch.from_numpy(each) for each in (self.rows, weights, self.starts))
-        return np.asarray(torch.nn.functional.embedding_bag(*tables, mode="sum").numpy())
+        rows, table, starts = (torch.from_numpy(each) for each in (self.rows, weights, self.starts))
+        return np.asarray(torch.nn.functional.embedding_bag(rows, table, starts, mode="sum").numpy())
 
 
 def _mean_of_defined(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -171,10 +171,10 @@ def evaluate_methods(heads: Mapping[MethodPlan, MethodHeads], data: Dataset, set
         if all(len(seeds) > 1 for seeds in logits.values()):
             weights = draw_resamples(codes.shape[0], codes.shape[1], sum(map(len, logits.values())))
             resampled = {}
-            for name, seeds in logits.items():  # under "newton" all seeds may have one head
-                distinct = {id(each): each for each in seeds}
+            for name, own in logits.items():  # under "newton" all seeds may have one head
+                distinct = {id(each): each for each in own}
                 found = {key: resampled_average_precision(each, codes, weights) for key, each in distinct.items()}
-                resampled[name] = np.mean([found[id(each)] for each in seeds], axis=0)
+                resampled[name] = np.mean([found[id(each)] for each in own], axis=0)
         gaps = gaps_to_best({row.name: row.values for row in results if row.name in logits}, resampled)
     results = [replace(row, gap=gaps.get(row.name)) for row in results]
     results.sort(key=lambda row: (row.extra_labels, -(row.mean if row.mean is not None else -1.0)))
