@@ -14,6 +14,7 @@ from torch import Tensor
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, loss, methods
 from labelgap.losses.base import fused, selection
+from labelgap.losses.base.mixture import Mixture
 from labelgap.losses.base.selection import kth_largest, top_k_mask
 
 FORMULA_ONLY = {"imcl", "pr", "softmax"}
@@ -68,6 +69,17 @@ def test_a_small_batch_of_cross_entropies_has_the_second_derivative(name: str, m
         found.append(torch.autograd.grad(gradient.square().sum(), logits)[0])
     assert found[0].any()
     torch.testing.assert_close(*found)
+
+
+def test_a_loss_can_be_differentiated_after_it_was_measured_in_inference_mode() -> None:
+    logits, labels = torch.randn(2, 3, requires_grad=True), torch.tensor([[1, 0, -1]] * 2, dtype=torch.int8)
+    mixture = Mixture(unknown=(0.0, 2.5, 0.0), absent=(0.0, 2.5, 0.0), present=(2.5, 0.0, 0.0))
+    with torch.inference_mode():
+        measured = fused.fused_mixture(logits, labels, mixture, reduction="mean")
+    cost = fused.fused_mixture(logits, labels, mixture, reduction="mean")
+    torch.autograd.backward(cost)
+    assert cost.item() == measured.item()
+    assert logits.grad is not None
 
 
 def test_a_right_label_costs_little_but_not_nothing() -> None:

@@ -226,7 +226,8 @@ def linear(values: Tensor, slope: Number, offset: Number) -> Tensor:
 @lru_cache(maxsize=1024)
 def _scalar(value: float, dtype: torch.dtype) -> Tensor:
     """Return a number as a tensor: making one in every call takes as long as thousands of entries."""
-    return torch.full((), value, dtype=dtype, device="cpu")  # the default device may be another
+    with torch.inference_mode(False):  # a later call may keep it for its backward pass
+        return torch.full((), value, dtype=dtype, device="cpu")  # the default device may be another
 
 
 def add_product(total: Tensor, first: Tensor, second: Tensor, factor: Number) -> Tensor:
