@@ -148,9 +148,10 @@ class CurriculumLabeling(PseudoLabelRounds):
 
     def _surest(self, logits: Tensor, allowed: Tensor) -> Tensor:
         """Mark the share θ of the initially unknown labels with the largest |logit|; of equal ones the first."""
-        unknown, shares = self.prepared_table().counts().total[2], exact_fractions(self.theta)
-        counts = torch.tensor([int(share * unknown) for share in shares.flat], device=logits.device)
+        unknown = np.array([table.counts().total[2] for table in self.tables_of_heads()], dtype=object)
+        sizes = np.asarray(exact_fractions(self.theta) * (unknown if self.tables else unknown[0]))
+        counts = torch.tensor([int(size) for size in sizes.flat], device=logits.device)
         order = torch.where(allowed, logits.abs(), -torch.inf).flatten(-2).argsort(dim=-1, descending=True, stable=True)
-        taken = torch.arange(order.shape[-1], device=order.device) < counts.reshape(*shares.shape, 1)
+        taken = torch.arange(order.shape[-1], device=order.device) < counts.reshape(*sizes.shape, 1)
         marked = torch.zeros_like(order, dtype=torch.bool).scatter_(-1, order, taken.expand(order.shape))
         return marked.reshape(allowed.shape)

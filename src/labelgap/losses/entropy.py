@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import warnings
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,10 @@ def _selected(candidates: Tensor, counts: Tensor) -> Tensor:
     columns = candidates.mT.contiguous()
     sizes = counts.expand(columns.shape[:-1]).clamp(max=columns.shape[-1])[..., None]
     cut = torch.from_numpy(np.sort(columns.numpy())).gather(-1, (sizes - 1).clamp(min=0))
+    cut.masked_fill_(sizes == 0, -torch.inf)
+    marked = columns <= cut
+    if torch.equal(marked.sum(dim=-1, keepdim=True), sizes):
+        return marked.mT
     below, equal = columns < cut, columns == cut
     left = sizes - below.sum(dim=-1, keepdim=True)
     return (below | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= left))).mT
@@ -215,15 +220,18 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
 
     def round_sizes(self, share: Number) -> Tensor:
         """Return how many labels of each class a round takes, ``(…, K)``, exact for the decimals the user wrote."""
-        unknown = self.prepared_table().counts().unknown.tolist()
-        shares, warmups = np.broadcast_arrays(exact_fractions(share), exact_fractions(self.warmup))
+        tables = {id(table): table for table in self.tables_of_heads()}
+        unknown = {key: table.counts().unknown.tolist() for key, table in tables.items()}
+        of_head = np.array([id(table) for table in self.tables] if self.tables else id(self.table))
+        every = np.broadcast_arrays(exact_fractions(share), exact_fractions(self.warmup), of_head)
 
-        def sizes(share: Fraction, warmup: Fraction) -> list[int]:
+        @cache
+        def sizes(share: Fraction, warmup: Fraction, table: int) -> list[int]:
             each = share / (self.epochs - warmup) if warmup < self.epochs else Fraction(0)
-            return [count * each.numerator // each.denominator for count in unknown]
+            return [count * each.numerator // each.denominator for count in unknown[table]]
 
-        every = [sizes(*pair) for pair in zip(shares.flat, warmups.flat, strict=True)]
-        return torch.tensor(every, device=self.epoch_tensor.device).reshape(*shares.shape, len(unknown))
+        found = [sizes(*each) for each in zip(*(values.flat for values in every), strict=True)]
+        return torch.tensor(found, device=self.epoch_tensor.device).reshape(*every[0].shape, len(found[0]))
 
     def assign(self, scores: TrainingScores | None, due: Tensor) -> tuple[Tensor, Tensor]:
         """Take the least likely labels as absent and, with ``positive_share``, the likeliest as present.
@@ -236,15 +244,18 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         for first in range(0, logits.shape[-1], step):
             part = slice(first, first + step)
             targets, values = self.targets[..., part], logits[..., part].float()
-            allowed = ~known[:, part] & due[..., None, None] & targets.isnan()
-            negative = lowest_per_class(values, allowed, negatives[..., part])
-            positive = lowest_per_class(-values, allowed & ~negative, positives[..., part])
+            allowed = ~known[..., part] & due[..., None, None] & targets.isnan()
+            chosen = negative = lowest_per_class(values, allowed, negatives[..., part])
+            positive = torch.zeros((), dtype=torch.bool, device=values.device).expand(chosen.shape)
+            if positives.any():
+                positive = lowest_per_class(-values, allowed & ~negative, positives[..., part])
+                chosen = negative | positive
             target = positive.to(targets) if self.hard else torch.sigmoid(values).to(targets)
-            targets.copy_(torch.where(negative | positive, target, targets))
-            listed = positive if self.is_large else negative | positive
-            places = torch.nonzero(listed)
+            targets.copy_(torch.where(chosen, target, targets))
+            places = torch.nonzero(positive if self.is_large else chosen)
+            state = torch.where(positive[places.unbind(1)], PRESENT, ABSENT).to(torch.int8)
             places[:, -1] += first
-            found.append((places, torch.where(positive[listed], PRESENT, ABSENT).to(torch.int8)))
+            found.append((places, state))
         parts, states = zip(*found, strict=True)
         return torch.cat(parts), torch.cat(states)
 

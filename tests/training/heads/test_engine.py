@@ -77,6 +77,20 @@ def test_heads_may_have_different_labels() -> None:
     check([HeadPlan(name, {}, 1e-2, table) for name in methods for table in tables])
 
 
+def test_rounds_of_pseudo_labels_are_shared_by_heads_of_different_labels() -> None:
+    tables = [TABLE, some_labels(1), some_labels(3, unknown=0.4), TABLE]
+    sets: list[tuple[str, dict[str, Any]]] = [
+        ("em-apl", {"warmup": 1}),
+        ("em-apl", {"warmup": 2, "positive_share": 0.1}),
+        ("curriculum", {"tau": 0.7}),
+    ]
+    sets += [("curriculum", {"strategy": "proportion"})]
+    plans = [HeadPlan(*each, 3e-2, table, seed=seed) for each in sets for seed, table in enumerate(tables)]
+    assert set(check(plans)) == {"em-apl", "curriculum"}
+    engine = LinearEngine(SINGLES, plans, epochs=EPOCHS, batch_size=BATCH)
+    assert len(engine.groups) == 3, "em-apl of all options, and curriculum of each strategy"
+
+
 @pytest.mark.parametrize(
     ("decay", "settings"),
     [

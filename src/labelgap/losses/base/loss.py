@@ -26,7 +26,7 @@ import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
@@ -238,6 +238,10 @@ class Loss(nn.Module, ABC):
         """Revise labels at the end of an epoch, by the ``scores`` of all training images; return what changed in it."""
         return Revisions()
 
+    def revise(self, scores: TrainingScores | None = None) -> None:
+        """Do what ``end_epoch`` does without its list, which takes longer for some methods."""
+        self.end_epoch(scores)
+
     def penalty(self, parameters: Iterable[Tensor]) -> Number:
         """Return the cost of the weights themselves; 0 unless the method defines one."""
         return 0.0
@@ -325,6 +329,10 @@ class MultiHead:
     """
 
     heads: tuple[int, ...] = ()
+    tables: Sequence[LabelTable] = ()
+    """The labels of every head, where the loss takes them; the engine sets them before ``prepare``."""
+    takes_tables: ClassVar[bool] = False
+    """Whether heads of different labels may share state per image, all of which follows from ``tables``."""
     shared_options: ClassVar[frozenset[str]] = frozenset()
     """Number options that cannot be tensors; heads that differ in one do not share a loss."""
 

@@ -96,6 +96,10 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
             raise InputError(f"'{self.name}' keeps state per image: call prepare(table, epochs=…) before training.")
         return self.table
 
+    def tables_of_heads(self) -> Sequence[LabelTable]:
+        """Return the table of every head, or the one that all heads share."""
+        return self.tables or (self.prepared_table(),)
+
     def state_rows(self, name: str, index: Tensor | None) -> Tensor:
         """Return the ``(…, B, K)`` values of a buffer or parameter in some rows ``(B,)`` of the table.
 
@@ -142,19 +146,17 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
             )
         gathered = self._full(dtype, torch.nan)
         seen = torch.zeros(images, dtype=torch.bool, device=gathered.device)
-        invalid = torch.zeros((), dtype=torch.bool, device=gathered.device)
         for index, logits in scores():
             self._rows(seen[:, None], index)
             rows = index.to(gathered.device)
-            gathered[..., rows, :] = logits.to(gathered)
+            gathered.index_copy_(-2, rows, logits.to(gathered))
             seen[rows] = True
-            invalid |= logits.to(gathered.device).isnan().any()
         if not bool(seen.all()):
             raise InputError(
                 f"'{self.name}' scores all training images after an epoch: scores left out {int((~seen).sum()):,} of "
                 f"{images:,}."
             )
-        if bool(invalid):
+        if bool(gathered.amax().isnan()):
             raise InputError(
                 f"'{self.name}' cannot rank the training images: the network's logits are not numbers (NaN). Training "
                 "has diverged; try a lower learning rate."
@@ -162,11 +164,13 @@ class PerImageState(MultiHead, ReducedLoss, ABC):
         return gathered
 
     def known_mask(self) -> Tensor:
-        """Return the ``(N, K)`` mask of the observed labels, on the device."""
-        table = self.prepared_table()
-        known = torch.zeros(table.shape, dtype=torch.bool)
-        known[torch.from_numpy(table.rows), torch.from_numpy(table.columns.astype("int64"))] = True
-        return known.to(self.epoch_tensor.device)
+        """Return the mask of the observed labels, ``(N, K)``, or ``(n, N, K)`` of several tables, on the device."""
+        tables, masks = self.tables_of_heads(), dict[int, Tensor]()
+        for key, table in {id(each): each for each in tables}.items():
+            masks[key] = known = torch.zeros(table.shape, dtype=torch.bool)
+            known[torch.from_numpy(table.rows), torch.from_numpy(table.columns.astype("int64"))] = True
+        found = torch.stack([masks[id(table)] for table in tables]) if self.tables else masks[id(self.table)]
+        return found.to(self.epoch_tensor.device)
 
 
 class PseudoLabelRounds(PerImageState, ABC):
@@ -174,6 +178,7 @@ class PseudoLabelRounds(PerImageState, ABC):
 
     needs = frozenset({"index", "scores"})
     epoch_dependent = True
+    takes_tables = True
     warmup: Number  # epochs before the first round; the last epoch has none
     _assigned: tuple[Tensor, Tensor] | None = None
 
@@ -188,16 +193,19 @@ class PseudoLabelRounds(PerImageState, ABC):
         """Return the soft targets at some places of the state; None where they are hard."""
         return None
 
-    @torch.no_grad()
     def end_epoch(self, scores: TrainingScores | None = None) -> Revisions:
         """Hold a round, if one is due, and return its pseudo-labels; of many heads, see ``revisions_of``."""
+        self.revise(scores)
+        return Revisions() if self.heads else self.revisions_of(())
+
+    @torch.no_grad()
+    def revise(self, scores: TrainingScores | None = None) -> None:
+        """Hold a round, if one is due."""
         self._assigned = None
         early = np.all(exact_fractions(self.warmup) > self.epoch)
-        if self.epoch >= self.epochs or early or self.prepared_table().complete:
-            return Revisions()
-        due = torch.as_tensor(self.warmup, device=self.epoch_tensor.device) <= self.epoch_tensor
-        self._assigned = self.assign(scores, due)
-        return Revisions() if self.heads else self.revisions_of(())
+        if self.epoch < self.epochs and not early and not all(table.complete for table in self.tables_of_heads()):
+            due = torch.as_tensor(self.warmup, device=self.epoch_tensor.device) <= self.epoch_tensor
+            self._assigned = self.assign(scores, due)
 
     def revisions_of(self, head: tuple[int, ...]) -> Revisions:
         """Return the pseudo-labels of the last round."""
@@ -209,7 +217,12 @@ class PseudoLabelRounds(PerImageState, ABC):
         entries = rows.cpu().numpy(), columns.cpu().numpy()
         states, targets = values[own].cpu().numpy(), self.soft_targets((*head, rows, columns))
         return Revisions.from_arrays(
-            self.prepared_table(), *entries, values=states, targets=targets, source=self.name, epoch=self.epoch
+            self.tables_of_heads()[head[0] if self.tables else 0],
+            *entries,
+            values=states,
+            targets=targets,
+            source=self.name,
+            epoch=self.epoch,
         )
 
 

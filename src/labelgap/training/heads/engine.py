@@ -295,12 +295,15 @@ class LinearEngine:
         return torch.cat([logits for _, logits in pairs], dim=1)
 
     @torch.no_grad()
-    def _iterate_logits(self, coordinates: Tensor, heads: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images ``(B,)`` and their logits ``(n, B, K)``, of heads by row, a bounded number at a time."""
+    def _iterate_logits(self, coordinates: Tensor, heads: Tensor, together: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images ``(B,)`` and their logits ``(n, B, K)``, of heads by row, a bounded number at a time.
+
+        ``together`` is how many heads have such logits at a time, where they are more than these.
+        """
         shape = len(heads), self.classes
         weight = self.weight.view(-1, self.classes, self.weight.shape[1]).index_select(0, heads).flatten(0, 1)
         bias = self.bias.view(-1, self.classes).index_select(0, heads).flatten()
-        step = max(1, CHUNK // max(len(bias), 1))
+        step = max(1, CHUNK // max(len(bias), together * self.classes, 1))
         for first in range(0, max(len(coordinates), 1), step):
             part = coordinates[first : first + step]
             rows = torch.arange(first, first + len(part), device=self.device)
@@ -309,9 +312,18 @@ class LinearEngine:
     def _training_logits(self, group: HeadGroup) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all training images and their logits for the loss of a group; 0 for failed heads."""
         bad = (self.failed_epoch[group.slots] > 0)[:, None, None]
-        features = self.features if self.features.ndim == 2 else self.features[group.part]
-        for images, logits in self._iterate_logits(features, self.row_of_slot[group.slots]):
-            yield images, group.without_axis(logits.masked_fill(bad, 0.0))
+        features, rows = self.features.view(-1, *self.features.shape[-2:]), self.row_of_slot[group.slots]
+        by_part: dict[int, list[int]] = {}
+        for number, plan in enumerate(group.plans):
+            by_part.setdefault(self.plans[plan].part, []).append(number)
+        back = self._index([number for heads in by_part.values() for number in heads]).argsort()
+        every = [
+            self._iterate_logits(features[part], rows[self._index(heads)], len(group.plans))
+            for part, heads in by_part.items()
+        ]
+        for pairs in zip(*every, strict=True):
+            logits = torch.cat([each for _, each in pairs]).index_select(0, back) if len(pairs) > 1 else pairs[0][1]
+            yield pairs[0][0], group.without_axis(logits if self.all_active else logits.masked_fill(bad, 0.0))
 
     @torch.no_grad()
     def train_epoch(self, epoch: int, hook: StepHook | None = None) -> NDArray[np.float64]:
@@ -488,9 +500,13 @@ class LinearEngine:
         revisions = [Revisions()] * len(self.plans)
         for group in self.groups:
             loss_fn = group.loss_fn
-            found = loss_fn.end_epoch(partial(self._training_logits, group) if "scores" in loss_fn.needs else None)
+            scores = partial(self._training_logits, group) if "scores" in loss_fn.needs else None
+            if not list_revisions:
+                loss_fn.revise(scores)
+                continue
+            found = loss_fn.end_epoch(scores)
             shared = loss_fn if isinstance(loss_fn, MultiHead) and len(group.plans) > 1 else None
-            for number, plan in enumerate(group.plans if list_revisions else ()):
+            for number, plan in enumerate(group.plans):
                 revisions[plan] = found if shared is None else shared.revisions_of((number,))
         return revisions
 

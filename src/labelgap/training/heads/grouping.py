@@ -1,7 +1,7 @@
 """The plans of heads, and which of them share a loss: those of one method whose options differ in numbers only.
 
 The numbers become tensors with one value per head, and the loss receives logits ``(n, B, K)``. A loss with per-image
-state, or with random numbers, is shared only by heads of the same labels and seed. A loss without the ``MultiHead``
+state is shared only by heads of the same labels and seed, unless it takes their tables. A loss without the ``MultiHead``
 protocol, or with a parameter that has no axis of heads, serves a single head, and so does one that a kernel computes in
 one pass (see ``labelgap.losses.kernels``): at the sizes where it does, every head is large enough for a kernel alone.
 """
@@ -112,6 +112,8 @@ def group_plans(
         loss_fn = loss(method, **stacked).to(device)
         if isinstance(loss_fn, MultiHead) and len(numbers) > 1:
             loss_fn.heads = (len(numbers),)
+            if loss_fn.takes_tables and len({tables[number] for number in numbers}) > 1:
+                loss_fn.tables = [plans[number].labels for number in numbers]
         for number in {tables[number]: number for number in numbers}.values():
             loss_fn.prepare(plans[number].labels, epochs=epochs, seed=plans[number].seed)
         return loss_fn.to(dtype) if dtype == torch.float64 else loss_fn
@@ -173,7 +175,8 @@ def _key(plan: HeadPlan, loss_fn: Loss, number: int, table: int, shape: tuple[in
         for name, value in sorted(options.items())
         if name in loss_fn.shared_options or not _is_number(value)
     )
-    state = (table, plan.seed) if "index" in loss_fn.needs or plan.labels.soft is not None else ()
+    own_state = "index" in loss_fn.needs and not loss_fn.takes_tables
+    state = (table, plan.seed) if own_state or plan.labels.soft is not None else ()
     part = plan.part if "features" in loss_fn.needs else 0
     return plan.method, fixed, state, part
 
