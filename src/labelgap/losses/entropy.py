@@ -28,7 +28,7 @@ from labelgap.core.distributed import is_main_process
 from labelgap.core.errors import InputError
 from labelgap.labels import LabelTable
 from labelgap.labels.codes import ABSENT, PRESENT
-from labelgap.losses.base.fused import Fused, fused, is_fusible, linear, mask_of, mixed, over_batch, with_heads
+from labelgap.losses.base.fused import KNOWN, Fused, fused, is_fusible, linear, mask_of, mixed, over_batch, with_heads
 from labelgap.losses.base.loss import MixtureLoss, TrainingScores
 from labelgap.losses.base.mixture import Mixture, mixture_entries
 from labelgap.losses.base.state import PseudoLabelRounds
@@ -201,17 +201,19 @@ class AsymmetricPseudoLabeling(PseudoLabelRounds):
         logits = with_heads(logits, self.alpha, self.beta)
         alpha, beta = over_batch(self.alpha, logits), over_batch(self.beta, logits)
 
-        def form(x: Tensor, labels: Tensor, target: Tensor) -> tuple[Tensor, ...]:
-            present = mask_of(labels, x)
-            known = mask_of(labels, x, ABSENT).add_(present)
-            unknown = linear(known, -1.0, 1.0)
-            labeled = torch.eq(target, target, out=torch.empty_like(x)).mul_(unknown)  # NaN is no target
-            undecided = unknown.sub_(labeled).mul_(-alpha)
-            labeled.mul_(beta)
-            both, present = known.add_(labeled), present.addcmul_(labeled, target.nan_to_num())
-            return mixed(x, both, present, undecided, exact=self.reduction == "none")
+        present, known = mask_of(labels, logits), mask_of(labels, logits, KNOWN)
+        unknown = linear(known, -1.0, 1.0)
+        if logits.stride(-1) != 1:  # values in another order than the logits take twice as long
+            target = target.mT.contiguous().mT
 
-        return fused(Fused(form, [logits], [labels, target]), self.reduction)
+        def form(x: Tensor, present: Tensor, known: Tensor, unknown: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+            labeled = (target == target).to(x.dtype).mul_(unknown)  # NaN is no target
+            undecided = (labeled - unknown).mul_(alpha)
+            labeled.mul_(beta)
+            present = torch.addcmul(present, labeled, target.nan_to_num())
+            return mixed(x, known + labeled, present, undecided, exact=self.reduction == "none")
+
+        return fused(Fused(form, [logits], [present, known, unknown, target]), self.reduction)
 
     @torch.no_grad()
     def modified(self, logits: Tensor, labels: Tensor, index: Tensor | None = None) -> Tensor:

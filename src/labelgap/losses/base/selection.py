@@ -102,7 +102,12 @@ def top_k_mask(logits: Tensor, allowed: Tensor, count: Count, *, largest_share: 
     if largest_share is None:
         ordered = pooled.sort(dim=-1, descending=True).values
     else:
-        ordered = pooled.topk(min(size, math.ceil(size * largest_share * ROUNDING) + 1), dim=-1).values
+        most = min(size, math.ceil(size * largest_share * ROUNDING) + 1)
+        array = host_array(pooled)
+        if array is None:
+            ordered = pooled.topk(most, dim=-1).values
+        else:  # NumPy partitions five times as fast
+            ordered = torch.from_numpy(np.sort(np.partition(array, size - most)[..., size - most :])).flip(-1)
     place = (count - 1).clamp(0, ordered.shape[-1] - 1).expand(ordered.shape[:-1])[..., None]
     threshold = torch.where((count > 0)[..., None], ordered.gather(-1, place), torch.inf)
     return allowed & (values >= threshold[..., None])

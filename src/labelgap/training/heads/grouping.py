@@ -1,9 +1,9 @@
 """The plans of heads, and which of them share a loss: those of one method whose options differ in numbers only.
 
 The numbers become tensors with one value per head, and the loss receives logits ``(n, B, K)``. A loss with per-image
-state is shared only by heads of the same labels and seed, unless it takes their tables. A loss without the ``MultiHead``
-protocol, or with a parameter that has no axis of heads, serves a single head, and so does one that a kernel computes in
-one pass (see ``labelgap.losses.kernels``): at the sizes where it does, every head is large enough for a kernel alone.
+state is shared only by heads of the same labels and seed, unless it takes their tables. A loss without ``MultiHead``,
+or with a parameter that has no axis of heads, serves a single head, and so does one that a kernel computes in one pass
+(see ``labelgap.losses.kernels``): at the sizes where it does, every head is large enough for a kernel alone.
 """
 
 from __future__ import annotations
