@@ -10,6 +10,7 @@ import torch
 from tests.losses.batches import forward, prepared, some_batches
 from tests.losses.reference import Batch, reference_of
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from labelgap.core.errors import InputError
 from labelgap.losses import Loss, loss, methods
@@ -135,3 +136,17 @@ def test_entries_that_are_not_numbers_count_as_the_largest() -> None:
     values.flat[[5, 500, 5000]] = np.nan
     among = np.ones(SHAPE, dtype=bool)
     assert np.isnan(kth_largest(values, among, 3)) and kth_largest(values, among, 4) == np.nanmax(values)
+
+
+@pytest.mark.parametrize("name", ["wan", "iu", "hill"])
+def test_a_loss_that_was_tried_on_fake_tensors_or_without_gradients_trains_as_before(name: str) -> None:
+    fused._kept_scalar.cache_clear()
+    logits, labels = torch.randn(4, 3), torch.tensor([[1, 0, -1]] * 4, dtype=torch.int8)
+    made = loss(name)
+    with FakeTensorMode() as mode:
+        assert made(mode.from_tensor(logits), mode.from_tensor(labels)).shape == ()
+    with torch.inference_mode():
+        wanted = made(logits, labels)
+    got = made(logits.requires_grad_(), labels)
+    got.backward()
+    assert got.item() == wanted.item()

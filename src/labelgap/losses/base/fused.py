@@ -223,11 +223,19 @@ def linear(values: Tensor, slope: Number, offset: Number) -> Tensor:
     return torch.add(_scalar(float(offset), values.dtype), values, alpha=slope)
 
 
-@lru_cache(maxsize=1024)
 def _scalar(value: float, dtype: torch.dtype) -> Tensor:
-    """Return a number as a tensor: making one in every call takes as long as thousands of entries."""
+    """Return a number as a tensor, which is kept: making one in every call takes as long as thousands of entries."""
+    if torch._C._len_torch_dispatch_stack():  # a mode such as that of fake tensors wants, and makes, one of its own
+        return _new_scalar(value, dtype)
+    return _kept_scalar(value, dtype)
+
+
+def _new_scalar(value: float, dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):  # a later call may keep it for its backward pass
         return torch.full((), value, dtype=dtype, device="cpu")  # the default device may be another
+
+
+_kept_scalar = lru_cache(maxsize=1024)(_new_scalar)
 
 
 def add_product(total: Tensor, first: Tensor, second: Tensor, factor: Number) -> Tensor:
