@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from labelgap.core.errors import InputError
 _BYTES: Final = TypeAdapter(ByteSize)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 """Numbers of settings of ``mallopt``."""
+_KEEPING: Final = threading.Lock(), [0]
+"""How many blocks of ``freed_memory_is_kept`` there are at the moment, of all threads."""
 
 
 def available_memory() -> int:
@@ -54,21 +57,28 @@ def freed_memory_is_kept() -> Iterator[None]:
     """Let the C library of Linux keep up to 2 GB of freed memory in this block, and give it back at its end.
 
     It returns every large array to the system, whose pages are cleared when the next one is made: for the feature maps
-    of a network on a CPU that takes as long as their computation.
+    of a network on a CPU that takes as long as their computation. Of several blocks at a time the last one to end gives
+    it back.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is None or not hasattr(library, "mallopt"):
         yield
         return
-    library.mallopt(_MMAP_MAX, 0)
-    library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+    lock, blocks = _KEEPING
+    with lock:
+        blocks[0] += 1
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
     try:
         yield
     finally:  # the default number, and the thresholds that the library reaches by itself
-        library.mallopt(_MMAP_MAX, 1 << 16)
-        library.mallopt(_MMAP_THRESHOLD, 32 << 20)
-        library.mallopt(_TRIM_THRESHOLD, 64 << 20)
-        library.malloc_trim(0)
+        with lock:
+            blocks[0] -= 1
+            if not blocks[0]:
+                library.mallopt(_MMAP_MAX, 1 << 16)
+                library.mallopt(_MMAP_THRESHOLD, 32 << 20)
+                library.mallopt(_TRIM_THRESHOLD, 64 << 20)
+                library.malloc_trim(0)
 
 
 def used_memory() -> int:
