@@ -282,6 +282,18 @@ def test_attention_is_the_equation_place_by_place(temperature: float | None) -> 
     assert torch.autograd.gradcheck(head, (feature_maps,))
 
 
+def test_equal_maxima_share_the_gradient_of_attention_also_in_a_vmap() -> None:
+    torch.manual_seed(0)
+    head = create_head("attention", 4, 5, attention_weight=0.3).double()
+    maps = some_maps(3, 4, 2, 3).repeat(1, 1, 1, 2).requires_grad_()
+    scores = torch.einsum("kd,bdhw->bkhw", head.weight, maps)
+    wanted = 0.7 * scores.mean((2, 3)) + 0.3 * scores.amax((2, 3)) + head.bias
+    inputs, gradient = [maps, head.weight, head.bias], torch.randn_like(wanted)
+    got = torch.autograd.grad(head(maps), inputs, gradient)
+    torch.testing.assert_close(got, torch.autograd.grad(wanted, inputs, gradient))
+    torch.testing.assert_close(torch.vmap(lambda image: head(image[None])[0])(maps), head(maps))
+
+
 def test_logits_are_the_mean_over_sizes_and_mirror_images_in_eval_mode_alone() -> None:
     torch.manual_seed(0)
     plain = Classifier(EfficientNetLite(LITE0, pretrained=False), 4, "attention")

@@ -109,31 +109,26 @@ class AttentionHead(Head):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return logits ``(B, K)`` of maps ``(B, D, h, w)``."""
-        on_host = self.training and features.is_cpu
-        if on_host and self.temperature is None:
-            pooled = torch.bmm(features.flatten(2), self._shares(features).mT)
-            return (pooled * self.weight.mT).sum(dim=1) + self.bias
-        scores = (self._scores(features) if on_host else self.activations(features)).flatten(2)
+        if self.training and features.is_cpu:  # of small maps, forward and backward in half the time
+            scores = torch.bmm(self.weight.expand(len(features), -1, -1), features.flatten(2))
+            if self.temperature is None:
+                return (scores * self._shares(scores.detach())).sum(dim=2) + self.bias
+        else:
+            scores = self.activations(features).flatten(2)
         if self.temperature is None:
             highest = scores.amax(dim=2)
         else:
             highest = (scores * (self.temperature * scores).softmax(dim=2)).sum(dim=2)
         return torch.lerp(scores.mean(dim=2), highest, self.attention_weight) + self.bias
 
-    def _scores(self, features: Tensor) -> Tensor:
-        """Return the scores ``(B, K, h·w)``: of small maps on the CPU faster than as a convolution."""
-        return torch.bmm(self.weight.expand(len(features), -1, -1), features.flatten(2))
-
-    @torch.no_grad()
-    def _shares(self, features: Tensor) -> Tensor:
+    def _shares(self, scores: Tensor) -> Tensor:
         """Return the share of every position in a logit, ``(B, K, h·w)``; equal maxima have equal shares.
 
-        Training on the CPU pools the features by them, with half of the steps back through single scores.
+        They are constants to the gradient, which takes one product instead of those of the mean and of the maximum.
         """
-        scores = self._scores(features)
-        highest = torch.eq(scores, scores.amax(dim=2, keepdim=True), out=torch.empty_like(scores))
-        highest.mul_(highest.sum(dim=2, keepdim=True).reciprocal_().mul_(self.attention_weight))
-        return highest.add_((1 - self.attention_weight) / scores.shape[2])
+        highest = (scores == scores.amax(dim=2, keepdim=True)).to(scores.dtype)
+        share = self.attention_weight / highest.sum(dim=2, keepdim=True)
+        return (highest * share).add_((1 - self.attention_weight) / scores.shape[2])
 
 
 @final
