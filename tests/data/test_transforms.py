@@ -221,6 +221,14 @@ def test_a_batch_is_changed_as_defined(size: int) -> None:
         assert np.abs(changed[place].numpy() - expected).max() <= 0.51
 
 
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
+def test_given_images_stay_as_they_are_and_floats_are_changed_like_bytes(kind: torch.dtype) -> None:
+    images = smooth_images(6, 12).contiguous().to(kind)
+    given, change = images.clone(), Augmentation(seed=4)
+    assert torch.equal(change(images, range(6), epoch=2), change(given.byte(), range(6), epoch=2))
+    assert torch.equal(images, given)
+
+
 def test_nothing_is_mirrored_where_a_mirror_image_has_other_labels() -> None:
     draws = torch.from_numpy(uniform_rows(0, 1, np.arange(200), 13)).float()
     assert (Augmentation(0, flip=False).affine_matrices(draws)[:, 0, 0] > 0).all()

@@ -55,6 +55,22 @@ def test_normalise_refuses_what_is_no_batch_of_bytes(images: Tensor) -> None:
         Tiny().normalize(images)
 
 
+class Halved(Tiny):
+    """A network with a normalization of its own, which takes bytes."""
+
+    def normalize(self, images: Tensor) -> Tensor:
+        assert images.dtype == torch.uint8
+        return images / 127.5 - 1
+
+
+@pytest.mark.parametrize("backbone", [Tiny(), Tiny().double(), Halved()], ids=["float32", "float64", "its own"])
+def test_changed_images_are_normalized_as_bytes_are(backbone: Backbone) -> None:
+    images = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
+    wanted = backbone.normalize(images)
+    assert torch.equal(backbone.normalize_(images.float()), wanted)
+    assert backbone.normalize_(images.float()).dtype == wanted.dtype
+
+
 def test_what_a_backbone_states_is_checked_and_told() -> None:
     backbone = Tiny(weights=models.WeightsInfo("a drawer", "MIT"))
     assert (backbone.source, backbone.license, Tiny().source) == ("a drawer", "MIT", models.RANDOM_WEIGHTS.source)

@@ -356,7 +356,8 @@ class Augmentation:
         grid = (rows[..., None] + columns[:, :, None]).permute(0, 2, 3, 1)  # a plane of each coordinate is the fastest
         values = images.float()
         changed = grid_sample(values, grid, align_corners=False)
-        return _change_color(changed, factors, values if values.is_contiguous() else None).round_()
+        is_free = values is not images and values.is_contiguous()
+        return _change_color(changed, factors, values if is_free else None).round_()
 
     def affine_matrices(self, draws: Tensor) -> Tensor:
         """Return the map from output to input positions, ``(B, 2, 3)``; coordinates go from -1 to 1."""

@@ -88,10 +88,15 @@ class Backbone(nn.Module, ABC):
                 f"normalize takes bytes of shape (batch, {self.input_spec.channels}, height, width), "
                 f"not {str(images.dtype).removeprefix('torch.')} of shape {tuple(images.shape)}."
             )
-        return self.normalize_(images.to(self._mean.dtype))
+        return self._scale_(images.to(self._mean.dtype))
 
     def normalize_(self, values: Tensor) -> Tensor:
-        """Scale and normalize floats from 0 to 255 in place, as ``normalize`` does bytes."""
+        """Return what ``normalize`` makes of bytes that are given as floats; they may be overwritten."""
+        if type(self).normalize is not Backbone.normalize:  # a network of the user may have its own
+            return self.normalize(values.to(torch.uint8))
+        return self._scale_(values.to(self._mean.dtype))
+
+    def _scale_(self, values: Tensor) -> Tensor:
         return values.div_(255).sub_(self._mean).div_(self._std)
 
 
