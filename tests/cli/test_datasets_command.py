@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,21 @@ def test_one_backbone_is_described_and_wrong_names_are_refused(screen: Screen, s
     assert screen.errors("datasets", "digits .", "csv .", "voc2012 nowhere", "coco2013") == snapshot(name="data sets")
     timm_or_skip()
     assert screen("backbones", "timm:resnet18") == snapshot(name="timm:resnet18")
+
+
+PLUGIN = """import pandas, pyarrow
+assert pyarrow.array(pandas.Series([1, None], dtype="Int64")).null_count == 1
+def load(): ...
+"""
+
+
+def test_a_plugin_makes_arrays_of_pandas_in_a_command(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    (tmp_path / "a_plugin.py").write_text(PLUGIN)
+    (folder := tmp_path / "a_plugin-1.dist-info").mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: a-plugin\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text("[labelgap.datasets]\nfrom-pandas = a_plugin:load\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "labelgap", "datasets"]
+    found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
+    assert "from-pandas" in found.stdout and "left out" not in found.stderr

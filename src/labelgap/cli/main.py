@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, get_args
@@ -79,10 +80,11 @@ class _Command(TyperCommand):
     """A command that refuses a second ``--prior``, since both are meant; of other options the last counts."""
 
     def invoke(self, ctx: Any) -> Any:
-        with _without_pandas():
-            import pyarrow as pa
+        if not any(group.startswith("labelgap.") for group in entry_points().groups):  # a plugin may use pandas
+            with _without_pandas():
+                import pyarrow as pa
 
-            pa.array([])
+                pa.array([])
         return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
