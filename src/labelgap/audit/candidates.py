@@ -133,7 +133,6 @@ def rank_candidates(
     unknown to the calibration: it needs the labels as they were tagged. So many of the last scorers are ``priors``, and
     no runs. A known label *looks wrong* if ``label_model.ErrorModel`` finds that more probable than not.
     """
-
     from labelgap.audit.calibration import count_unknown, fit_calibration, sample_scores
     from labelgap.audit.scorers import score_blocks
     from labelgap.metrics.thresholds import MIN_PRESENT
