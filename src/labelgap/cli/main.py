@@ -77,7 +77,7 @@ def make_app(name: str | None = None) -> typer.Typer:
 
 
 class _Command(TyperCommand):
-    """A command that refuses a second ``--prior``, since both are meant; of other options the last counts."""
+    """A command that does not import pandas, and refuses a second ``--prior``; of other options the last counts."""
 
     def invoke(self, ctx: Any) -> Any:
         if not any(group.startswith("labelgap.") for group in entry_points().groups):  # a plugin may use pandas

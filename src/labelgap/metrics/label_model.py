@@ -380,10 +380,7 @@ class _Problem:
         known, absent = expit(values[2] + own[0]), expit(values[3] + own[2])
         return float(np.exp(values[0])), values[1] - np.log(known) + own[1], known, absent
 
-    def __call__(self, values: Array) -> tuple[float, Array]:
-        return self.evaluate(values)
-
-    def evaluate(self, values: Array, *, with_cost: bool = True) -> tuple[float, Array]:
+    def __call__(self, values: Array, *, with_cost: bool = True) -> tuple[float, Array]:
         """Return the cost, which takes longer than the gradient and is 0 without it, and the gradient."""
         slope, offset, known, known_absent = self.unpack(values)
         present, absent, hidden = self.counts
@@ -427,7 +424,7 @@ class _Problem:
         for group in np.split(np.arange(len(values)), [1, 2, 3, 4, 4 + classes, 4 + 2 * classes]):
             step = np.zeros_like(values)
             step[group] = _DIFFERENCE
-            above, below = (self.evaluate(values + each, with_cost=False)[1] for each in (step, -step))
+            above, below = (self(values + each, with_cost=False)[1] for each in (step, -step))
             columns.append((above - below) / (2 * _DIFFERENCE))
         shared, own = np.stack(columns)[:4, :4], np.stack(columns)[:, 4:].reshape(7, 3, classes).transpose(2, 0, 1)
         across, own = own[:, :4], own[:, 4:]
